@@ -1,0 +1,235 @@
+//! What is promised, judged on the world's own state: at every effect in EC2, and once the world has settled.
+//!
+//! Nothing here asks the product, and nothing looks at tags or annotations to learn whose an ENI is: the account remembers
+//! for which pod each was made.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde_json::Value;
+use trunkline_core::annotation::POD_ENI;
+use trunkline_core::eni::{AssociationRecord, EniKind};
+use trunkline_core::id::{EniId, NodeName, PodUid};
+use trunkline_core::verdict::{DeletePermit, PermitStage};
+
+use super::api::store::{is_going, text};
+use super::node::kubelet::OWN_NAMESPACE;
+use super::node::machine::Stage;
+use super::world::World;
+
+/// `Timing::vlan_rest`.
+const REST: Duration = Duration::from_secs(300);
+/// `Timing::cooldown_floor`.
+const COOLDOWN: Duration = Duration::from_secs(30);
+/// More ENIs than this for one pod is a storm (I5): one, and one for each token that was found in vain.
+const MOST_FOR_ONE_POD: u32 = 3;
+
+/// I1, at the moment at which EC2 carries the release out.
+pub(super) fn before_release(world: &World, permit: &DeletePermit) {
+    let (owner, left) = {
+        let account = world.account();
+        // What is gone already cannot be taken away.
+        let Some(eni) = account.eni(permit.eni()) else { return };
+        let trunk = eni.now.as_ref().and_then(|record| record.tags.trunk.value().cloned());
+        let vlan = eni.now.as_ref().and_then(|record| record.tags.vlan.value().copied());
+        let left = trunk.zip(vlan).and_then(|(trunk, vlan)| account.left(&trunk, vlan).cloned());
+        match permit.stage() {
+            PermitStage::Disassociate(id) if account.branch_of(id).is_none() => return,
+            _ => (eni.owner.clone(), left),
+        }
+    };
+    let eni = permit.eni();
+    let Some(owner) = owner else {
+        world.broken(format!("I3: {eni} was released, and is no branch of ours"));
+        return;
+    };
+    if let Some(why) = world.can_run(&owner) {
+        world.broken(format!(
+            "I1: {} of {eni} of pod {owner} was carried out: {why}",
+            match permit.stage() {
+                PermitStage::Disassociate(_) => "the disassociation",
+                PermitStage::Delete => "the deletion",
+            }
+        ));
+    }
+    let now = world.now();
+    if *permit.stage() == PermitStage::Delete
+        && let Some((at, Some(last))) = left
+        && last == owner
+        && now.since(at) < COOLDOWN
+    {
+        world.broken(format!("REL-4: {eni} was deleted {:?} after it was freed", now.since(at)));
+    }
+}
+
+/// No trunk is deleted while its instance lives; none of ours ever ends here.
+pub(super) fn before_trunk_goes(world: &World, trunk: &EniId) {
+    let branches = {
+        let account = world.account();
+        account
+            .enis()
+            .values()
+            .filter(|eni| eni.association.as_ref().is_some_and(|held| held.trunk == *trunk))
+            .count()
+    };
+    if branches > 0 {
+        world.broken(format!("I1: trunk {trunk} was deleted with {branches} branches"));
+    }
+}
+
+/// I2 and D41, at the moment at which EC2 has made an association.
+pub(super) fn after_associate(world: &World, made: &AssociationRecord) {
+    let now = world.now();
+    let (owner, left, count) = {
+        let account = world.account();
+        let owner = account.enis().get(&made.branch).and_then(|eni| eni.owner.clone());
+        let left = account.left(&made.trunk, made.vlan).cloned();
+        let count = owner.as_ref().map_or(0, |uid| account.made_for(uid));
+        (owner, left, count)
+    };
+    if let Some((at, last)) = left
+        && last != owner
+        && now.since(at) < REST
+    {
+        world.broken(format!(
+            "I2: VLAN {} of {} was handed on {:?} after {last:?} left it",
+            made.vlan,
+            made.trunk,
+            now.since(at)
+        ));
+    }
+    if count > MOST_FOR_ONE_POD {
+        world.broken(format!("I5: {count} ENIs were made for pod {owner:?}"));
+    }
+}
+
+/// I4, at the moment at which the API server has taken an annotation from a coordinator: it names this pod's own ENIs.
+pub(super) fn after_annotation(world: &World, pod: &Value) {
+    let uid = text(pod, "/metadata/uid");
+    let annotation = pod.pointer("/metadata/annotations").and_then(|a| a.get(POD_ENI));
+    let Ok(eni) = named_by(annotation.and_then(Value::as_str)) else { return };
+    let owner = world.account().enis().get(&eni).and_then(|eni| eni.owner.clone());
+    if owner.as_ref().map(PodUid::as_str) != Some(uid) {
+        world.broken(format!(
+            "I4: pod {uid} was annotated with {eni}, which was made for {owner:?}"
+        ));
+    }
+}
+
+/// A pod's link went by what the runtime did for another pod, whose branch had the same VLAN.
+pub(super) fn link_lost(world: &World, node: &NodeName, loser: &PodUid, other: &PodUid, own: bool) {
+    let was_running = world.machine(node, |m| {
+        m.locals.get(loser).is_some_and(|local| local.stage == Stage::Running && !local.tainted)
+    });
+    // A copied annotation names a VLAN of another trunk: whatever comes of that is the copier's.
+    if own && was_running == Some(true) {
+        world.broken(format!(
+            "I2: pod {loser} on {node} lost its link to {other}: one VLAN, two pods"
+        ));
+    }
+}
+
+/// I3 and I4: what is not as it has to be in the end; empty once the world has settled.
+pub(super) fn unsettled(world: &World) -> Vec<String> {
+    let mut open = Vec::new();
+    let mut named: BTreeMap<EniId, PodUid> = BTreeMap::new();
+    for (uid, node, annotation) in wanting(world) {
+        match named_by(annotation.as_deref()) {
+            Ok(eni) => {
+                if let Some(other) = named.insert(eni.clone(), uid.clone()) {
+                    open.push(format!("pods {uid} and {other} are both annotated with {eni}"));
+                }
+                if is_parked(world, &eni, &uid) {
+                    continue;
+                }
+                if let Err(why) = serves(world, &eni, &uid, &node) {
+                    open.push(format!("pod {uid} on {node}: {why}"));
+                }
+            }
+            Err(why) => open.push(format!("pod {uid} on {node}: {why}")),
+        }
+    }
+    let account = world.account();
+    for (id, eni) in account.enis() {
+        let Some(record) = &eni.now else { continue };
+        let is_branch = record.kind != EniKind::Trunk && eni.owner.is_some();
+        if is_branch && named.get(id) != eni.owner.as_ref() {
+            open.push(format!("{id} of pod {:?} is left", eni.owner));
+        }
+    }
+    open
+}
+
+/// A copied annotation that names an ENI which is gone by now is not told from one whose ENI was lost: the pod is parked,
+/// and told why (design §4.1).
+fn is_parked(world: &World, eni: &EniId, uid: &PodUid) -> bool {
+    let account = world.account();
+    account.eni(eni).is_none()
+        && account.enis().get(eni).is_some_and(|gone| gone.owner.as_ref() != Some(uid))
+}
+
+/// Pods that live and ask for a branch: UID, node, annotation.
+fn wanting(world: &World) -> Vec<(PodUid, NodeName, Option<String>)> {
+    let store = world.store();
+    let wants = |pod: &Value| {
+        (text(pod, "/metadata/namespace") != OWN_NAMESPACE
+            && !matches!(text(pod, "/status/phase"), "Succeeded" | "Failed"))
+        .then_some(())?;
+        let annotation = pod.pointer("/metadata/annotations").and_then(|a| a.get(POD_ENI));
+        Some((
+            text(pod, "/metadata/uid").parse().ok()?,
+            text(pod, "/spec/nodeName").parse().ok()?,
+            annotation.and_then(Value::as_str).map(ToOwned::to_owned),
+        ))
+    };
+    // A pod that is being deleted may have lost its annotation's ENI by no rule, but need not get one either.
+    store.pods().filter(|(_, pod)| !is_going(pod)).filter_map(|(_, pod)| wants(pod)).collect()
+}
+
+fn named_by(annotation: Option<&str>) -> Result<EniId, String> {
+    let text = annotation.ok_or("it has no annotation")?;
+    let value: Value = serde_json::from_str(text).map_err(|e| e.to_string())?;
+    match value.as_array().map(Vec::as_slice) {
+        Some([one]) => one
+            .get("eniId")
+            .and_then(Value::as_str)
+            .and_then(|id| id.parse().ok())
+            .ok_or_else(|| format!("its annotation is {text}")),
+        _ => Err(format!("its annotation is {text}")),
+    }
+}
+
+/// Whether this ENI is this pod's, associated with its node's trunk, and its link has its MAC.
+fn serves(world: &World, eni: &EniId, uid: &PodUid, node: &NodeName) -> Result<(), String> {
+    let instance = world.machine(node, |m| m.instance.clone()).ok_or("there is no such node")?;
+    let (vlan, mac) = {
+        let account = world.account();
+        let found = account.eni(eni).ok_or_else(|| format!("its {eni} does not exist"))?;
+        if found.owner.as_ref() != Some(uid) {
+            return Err(format!("its {eni} was made for {:?}", found.owner));
+        }
+        let held = found
+            .association
+            .as_ref()
+            .ok_or_else(|| format!("its {eni} is associated with nothing"))?;
+        if !account.attached_to(&instance).any(|trunk| trunk.id == held.trunk) {
+            return Err(format!(
+                "its {eni} is associated with {}, which is not its node's",
+                held.trunk
+            ));
+        }
+        (held.vlan, found.now.as_ref().map(|record| record.mac))
+    };
+    let link = world.machine(node, |m| {
+        let local = m.locals.get(uid)?;
+        let has = m.links.get(&vlan).map(|link| link.mac) == mac;
+        Some((local.stage, local.tainted, has))
+    });
+    match link.flatten() {
+        Some((Stage::Running, false, true) | (_, true, _)) => Ok(()),
+        Some((stage, _, has)) => {
+            Err(format!("it is {stage:?}, link {}", if has { "there" } else { "missing" }))
+        }
+        None => Err("its node does not know it".into()),
+    }
+}
