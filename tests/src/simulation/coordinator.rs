@@ -66,8 +66,8 @@ pub(super) fn start(world: &Arc<World>, number: u32) -> Option<Process> {
         watch_metrics: ListWatchMetrics::register(&mut Registry::default()),
     };
     let replica = Replica::new(config, outside);
-    let service = Arc::new(replica.nodes());
-    world.doors().insert(address(number), Door { life: life.clone(), service });
+    let (service, shared) = (Arc::new(replica.nodes()), replica.shared());
+    world.doors().insert(address(number), Door { life: life.clone(), service, shared });
     let (stop, release) = (CancellationToken::new(), CancellationToken::new());
     let (terms, election) = replica.work(stop.clone(), release.clone());
     let released = release.clone();

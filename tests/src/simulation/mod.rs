@@ -22,6 +22,7 @@ pub mod dice;
 pub mod ec2;
 pub mod node;
 mod oracle;
+mod reasons;
 pub mod record;
 pub mod seeds;
 mod trouble;
@@ -106,6 +107,8 @@ pub struct Report {
     pub counts: BTreeMap<&'static str, u64>,
     /// The first broken promise.
     pub violation: Option<String>,
+    /// Where the world did not settle: what the leader and the agents say they await.
+    pub reasons: Vec<String>,
     /// The last of what happened, or all of it.
     pub lines: Vec<String>,
 }
@@ -153,6 +156,7 @@ pub fn run(seed: u64, plan: Plan) -> Result<Report, SetUpError> {
             nodes: world.plan.nodes,
             counts: record.counts().clone(),
             violation: record.violation().map(ToOwned::to_owned),
+            reasons: record.reasons().to_vec(),
             lines: record.lines().cloned().collect(),
         })
     })
@@ -235,6 +239,7 @@ async fn live(world: &Arc<World>) {
             return;
         }
         if world.now().since(calm) > workload::SETTLES_IN {
+            world.explained(reasons::told(world).await);
             let first: Vec<String> = open.into_iter().take(5).collect();
             world.broken(format!("I3, I4: not settled: {}", first.join("; ")));
             return;

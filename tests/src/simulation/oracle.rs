@@ -3,7 +3,7 @@
 //! Nothing here asks the product, and nothing looks at tags or annotations to learn whose an ENI is: the account remembers
 //! for which pod each was made.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -14,7 +14,7 @@ use trunkline_core::verdict::{DeletePermit, PermitStage};
 
 use super::api::store::{is_going, text};
 use super::node::kubelet::OWN_NAMESPACE;
-use super::node::machine::Stage;
+use super::node::machine::{Machine, Stage};
 use super::world::World;
 
 /// `Timing::vlan_rest`.
@@ -149,15 +149,45 @@ pub(super) fn unsettled(world: &World) -> Vec<String> {
             Err(why) => open.push(format!("pod {uid} on {node}: {why}")),
         }
     }
+    let shielded = shielded(world);
     let account = world.account();
     for (id, eni) in account.enis() {
-        let Some(record) = &eni.now else { continue };
-        let is_branch = record.kind != EniKind::Trunk && eni.owner.is_some();
-        if is_branch && named.get(id) != eni.owner.as_ref() {
-            open.push(format!("{id} of pod {:?} is left", eni.owner));
+        if eni.now.as_ref().is_none_or(|record| record.kind == EniKind::Trunk) {
+            continue;
+        }
+        let Some(owner) = &eni.owner else { continue };
+        if named.get(id) != Some(owner) && !shielded.contains(owner) {
+            open.push(format!("{id} of pod {owner} is left"));
         }
     }
     open
+}
+
+/// Pods that are over and whose ENIs are rightly kept: on their own node runs a pod whose link was set up by a copied
+/// annotation, and that link has the VLAN name or the MAC of one of their branches. The agent cannot tell it from the
+/// branch's own link, and does not try to (a copier keeps what it copied until it ends).
+fn shielded(world: &World) -> BTreeSet<PodUid> {
+    let account = world.account();
+    let machines = world.machines();
+    let mut shielded = BTreeSet::new();
+    for eni in account.enis().values() {
+        let (Some(record), Some(owner)) = (&eni.now, &eni.owner) else { continue };
+        let on_its_node =
+            |machine: &&Machine| record.tags.instance.value() == Some(&machine.instance);
+        let vlan = record.tags.vlan.value();
+        let is_held = machines.values().filter(on_its_node).any(|machine| {
+            machine.links.iter().any(|(name, link)| {
+                let copier = machine.locals.get(&link.pod);
+                (Some(name) == vlan || link.mac == record.mac)
+                    && link.pod != *owner
+                    && copier.is_some_and(|local| local.tainted && local.stage == Stage::Running)
+            })
+        });
+        if is_held {
+            shielded.insert(owner.clone());
+        }
+    }
+    shielded
 }
 
 /// A copied annotation that names an ENI which is gone by now is not told from one whose ENI was lost: the pod is parked,

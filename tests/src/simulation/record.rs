@@ -16,6 +16,7 @@ pub struct Record {
     limit: usize,
     counts: BTreeMap<&'static str, u64>,
     violation: Option<String>,
+    reasons: Vec<String>,
 }
 
 impl Record {
@@ -28,6 +29,7 @@ impl Record {
             limit: if whole { usize::MAX } else { KEPT },
             counts: BTreeMap::new(),
             violation: None,
+            reasons: Vec::new(),
         }
     }
 
@@ -50,6 +52,19 @@ impl Record {
     pub fn broken(&mut self, at: Moment, what: String) {
         self.note(at, &format!("BROKEN {what}"));
         self.violation.get_or_insert(what);
+    }
+
+    /// What the product says of it.
+    pub fn explained(&mut self, at: Moment, why: Vec<String>) {
+        for line in &why {
+            self.note(at, line);
+        }
+        self.reasons = why;
+    }
+
+    /// What the product said of a world that does not settle.
+    pub fn reasons(&self) -> &[String] {
+        &self.reasons
     }
 
     /// The first broken promise.

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
+use trunkline_coordinator::grpc::Shared;
 use trunkline_coordinator::grpc::session::NodesService;
 use trunkline_core::id::{NodeName, PodUid};
 use trunkline_core::time::Moment;
@@ -46,6 +47,8 @@ pub struct Door {
     pub life: Arc<Life>,
     /// Its service.
     pub service: Arc<NodesService>,
+    /// Who leads, as it knows it.
+    pub shared: Shared,
 }
 
 /// The world of one run.
@@ -146,6 +149,11 @@ impl World {
     pub fn broken(&self, what: String) {
         lock(&self.record).broken(self.now(), what);
         self.alarm.cancel();
+    }
+
+    /// What the product says of a world that does not settle.
+    pub fn explained(&self, why: Vec<String>) {
+        lock(&self.record).explained(self.now(), why);
     }
 
     /// Whether these two cannot reach each other now.

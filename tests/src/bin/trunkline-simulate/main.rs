@@ -166,6 +166,9 @@ fn tell(sum: &Sum, took: Duration, single: bool) -> ExitCode {
         let Some(what) = &report.violation else { continue };
         bad = true;
         println!("seed {} digest {:016x} FAILED: {what}", report.seed, report.digest);
+        for line in &report.reasons {
+            println!("  {line}");
+        }
         println!("  again: cargo xtask simulate --seed {} --seeds 1", report.seed);
         if let Err(error) = seeds::keep(&seeds::file(), report.seed, what) {
             eprintln!("simulate: the seed cannot be kept: {error}");

@@ -269,9 +269,12 @@ fn write(world: &World, asked: &Asked) -> Answer {
     if has_changed {
         world.store_moved.notify_waiters();
     }
+    // A condition is patched in, too, and says nothing of the annotation that the pod has.
+    let annotates = asked.body.pointer("/metadata/annotations").is_some_and(Value::is_object);
     if let Ok((_, object)) = &done
         && asked.method == Method::PATCH
         && path.contains("/pods/")
+        && annotates
     {
         oracle::after_annotation(world, object);
     }

@@ -64,8 +64,9 @@ pub fn start(world: &Arc<World>, node: &NodeName, keeps_journal: bool) {
         clock: world.clock,
     };
     let start = Start { node: node.clone(), own_pod, boot: boot.clone(), journal, timing };
-    let (driver, _status, kubelet) =
+    let (driver, status, kubelet) =
         Driver::new(ports, start, LoopMetrics::register(&mut Registry::default()));
+    world.machine(node, |m| m.status = Some(status));
     let Ok(id) = Identity::random_session() else { return };
     let identity =
         Identity { session: id, node: node.clone(), boot, build: "simulation".to_owned() };

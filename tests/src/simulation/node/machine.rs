@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 use trunkline_agent::signs::SignBoard;
+use trunkline_agent::status::AgentStatus;
 use trunkline_core::id::{
     BootId, EniId, InstanceId, InvalidId, KubeletStart, MacAddress, NodeName, PodUid, VlanId,
 };
@@ -92,6 +93,8 @@ pub struct Machine {
     pub locals: BTreeMap<PodUid, Local>,
     /// The running agent's signs, and its life.
     pub agent: Option<(Arc<SignBoard>, Arc<Life>)>,
+    /// What the agent that was started last says of itself.
+    pub status: Option<watch::Receiver<AgentStatus>>,
     /// What the agent wrote for after its next start.
     pub journal: Option<Journal>,
     /// Branches that its pods ever used.
@@ -114,6 +117,7 @@ impl Machine {
             links: BTreeMap::new(),
             locals: BTreeMap::new(),
             agent: None,
+            status: None,
             journal: None,
             used: BTreeSet::new(),
             next_index: 100,
