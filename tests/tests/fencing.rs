@@ -1,5 +1,5 @@
-//! A coordinator that has lost its lease, without knowing it, does nothing more: no EC2 attempt, no write to the API
-//! server (S11). Judged from EC2's log by access key and from the API server's side by the pod of the token.
+//! A coordinator that has lost its lease, whether it slept (S11) or cannot renew (S70), does nothing more: no EC2 attempt,
+//! no write to the API server. And one that can renew, however slowly, keeps it. Judged from EC2's log by access key and from the API server's side by the pod of the token.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test's helpers")]
 
 use k8s_openapi::api::coordination::v1::Lease;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use trunkline_sim::ec2::client::SimClient;
 use trunkline_sim::ec2::fault::{Fault, FaultKind as Ec2Fault};
 use trunkline_sim::ec2::model::LogEntry as Ec2Entry;
-use trunkline_sim::proxy::model::LogEntry;
+use trunkline_sim::proxy::model::{FaultKind as ApiFault, FaultSpec, LogEntry, Match};
 use trunkline_tests::cluster::{Cluster, Options};
 use trunkline_tests::objects::PodSpec;
 use trunkline_tests::{deploy, poll, skipped};
@@ -161,5 +161,64 @@ async fn s11_a_leader_that_was_stopped_past_its_lease_sends_nothing_when_it_wake
     assert!(!attempts(&cluster, 1 - old, taken).await.is_empty(), "the other works meanwhile");
     assert!(!beside_the_lease(writes(&cluster, old, 0).await).is_empty(), "it wrote before");
     cluster.agents_ready(SOON).await.unwrap();
+    cluster.finish().await.unwrap();
+}
+
+/// S70 turned round: the old leader lives and works, only its renewals are refused.
+#[tokio::test]
+async fn s70_a_leader_that_cannot_renew_stops_before_the_next_one_begins() {
+    let Some(mut cluster) = two("s70 refused").await else { return };
+    let old = cluster.led(SOON).await.unwrap();
+    a_batch(&cluster, old).await;
+    let pod = cluster.coordinators[old].pod.name_any();
+    let renewals = Match { pod: Some(pod), ..Match::request("PUT", "/leases/") };
+    let refused =
+        ApiFault::Refuse { code: 500, reason: "InternalError".to_owned(), retry_after: None };
+    let refused = cluster.api_fault(&FaultSpec::new(renewals, refused)).await.unwrap();
+    other_leads(&mut cluster, old).await;
+    let taken = taken_over_ms(&cluster).await;
+    the_batch_ends(&cluster).await;
+    assert!(attempts(&cluster, old, taken).await.is_empty());
+    assert!(beside_the_lease(writes(&cluster, old, taken).await).is_empty());
+    assert!(!attempts(&cluster, 1 - old, taken).await.is_empty(), "the other works meanwhile");
+    assert!(!beside_the_lease(writes(&cluster, old, 0).await).is_empty(), "it wrote before");
+    cluster.api_heals(refused).await.unwrap();
+    cluster.agents_ready(SOON).await.unwrap();
+    cluster.finish().await.unwrap();
+}
+
+/// S70: both start onto an API server that is slow to answer them, with work waiting. One leads, and goes on leading.
+#[tokio::test]
+async fn s70_a_slow_api_server_and_much_to_do_do_not_cost_the_lease() {
+    let Some(mut cluster) = two("s70 slow").await else { return };
+    let coordinators = Match { caller: Some(deploy::COORDINATOR.to_owned()), ..Match::default() };
+    let slow = FaultSpec::new(coordinators, ApiFault::Delay { ms: 1_000 });
+    let slow = cluster.api_fault(&slow).await.unwrap();
+    cluster.led(SOON).await.unwrap();
+    let before = epoch(&cluster).await;
+    for index in 0..2 {
+        cluster.restart_coordinator(index).unwrap();
+    }
+    for n in 0..PODS {
+        let spec = PodSpec::branch(&format!("p-{n}"), &format!("node-{}", n % 2 + 1));
+        cluster.create(&spec).await.unwrap();
+    }
+    poll::eventually("one of them leads a term of its own", SOON, async || {
+        let now = epoch(&cluster).await;
+        if now > before { Ok(()) } else { Err(format!("epoch {now}")) }
+    })
+    .await
+    .unwrap();
+    let (taken, term) = (taken_over_ms(&cluster).await, epoch(&cluster).await);
+    for n in 0..PODS {
+        cluster.running(&format!("p-{n}"), SOON).await.unwrap();
+    }
+    for n in 0..PODS {
+        cluster.delete("default", &format!("p-{n}"), true).await.unwrap();
+    }
+    cluster.at_rest(SOON).await.unwrap();
+    assert_eq!(taken_over_ms(&cluster).await, taken, "the lease did not change hands");
+    assert_eq!(epoch(&cluster).await, term);
+    cluster.api_heals(slow).await.unwrap();
     cluster.finish().await.unwrap();
 }

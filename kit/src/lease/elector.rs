@@ -36,6 +36,7 @@ enum Attempt {
 pub(super) async fn run(election: Election, release: CancellationToken) {
     let mut elector = Elector { election, observed: None, term: None, terms: 0 };
     loop {
+        let began = elector.election.clock.now();
         let deadline = elector.deadline_passed();
         let attempt = tokio::select! {
             biased;
@@ -48,7 +49,7 @@ pub(super) async fn run(election: Election, release: CancellationToken) {
             () = release.cancelled() => break,
         };
         elector.settle(attempt);
-        let pause = elector.pause();
+        let pause = elector.pause(began);
         tokio::select! {
             biased;
             () = tokio::time::sleep(pause) => {}
@@ -70,10 +71,16 @@ impl Elector {
         )
     }
 
-    /// Renewals are regular; candidates spread out (client-go's jitter factor 1.2).
-    fn pause(&self) -> std::time::Duration {
+    /// Renewals are regular, counted from when the last one was sent, as the deadline is: on a slow API server the pause
+    /// would otherwise come out of the time that a renewal has (S70). Candidates spread out (client-go's jitter factor
+    /// 1.2).
+    fn pause(&self, began: Moment) -> std::time::Duration {
         let period = self.election.settings.retry_period;
-        if self.term.is_some() { period } else { period + jitter(period.mul_f64(1.2)) }
+        if self.term.is_some() {
+            period.saturating_sub(self.election.clock.now().since(began))
+        } else {
+            period + jitter(period.mul_f64(1.2))
+        }
     }
 
     /// Returns at the term's deadline as it stands now; never without a term.

@@ -77,6 +77,21 @@ impl Rig {
         }
     }
 
+    /// Answers requests for this long, each as late as this.
+    async fn serve_slowly(&mut self, time: Duration, latency: Duration) {
+        let end = self.clock.now().plus(time);
+        loop {
+            tokio::select! {
+                biased;
+                () = self.clock.sleep_until(end) => return,
+                asked = self.script.next() => {
+                    self.clock.sleep(latency).await;
+                    self.store.answer(asked);
+                }
+            }
+        }
+    }
+
     fn holder(&self) -> Value {
         self.store.get(PATH).unwrap()["spec"]["holderIdentity"].clone()
     }
@@ -94,6 +109,17 @@ async fn an_absent_lease_is_created_and_renewed() {
     assert!(!term.deadline.expired(rig.clock.now()));
     assert!(rig.leadership.borrow().term().is_some());
     assert!(rig.store.writes > 250, "{} renewals in 600 s", rig.store.writes);
+}
+
+#[tokio::test(start_paused = true)]
+async fn s70_a_slow_api_server_does_not_end_a_term_as_long_as_two_answers_fit_into_the_deadline() {
+    let mut rig = rig();
+    let term = rig.until_leading().await;
+    rig.serve_slowly(Duration::from_mins(10), Duration::from_millis(4_800)).await;
+    assert!(!term.deadline.expired(rig.clock.now()));
+    assert_eq!(rig.leadership.borrow().term().map(|now| now.number), Some(1));
+    rig.serve_slowly(Duration::from_mins(1), Duration::from_millis(5_200)).await;
+    assert!(term.deadline.expired(rig.clock.now()), "it gives up by itself where they do not fit");
 }
 
 #[tokio::test(start_paused = true)]
