@@ -121,8 +121,10 @@ pub(super) fn link_lost(world: &World, node: &NodeName, loser: &PodUid, other: &
     let was_running = world.machine(node, |m| {
         m.locals.get(loser).is_some_and(|local| local.stage == Stage::Running && !local.tainted)
     });
-    // A copied annotation names a VLAN of another trunk: whatever comes of that is the copier's.
-    if own && was_running == Some(true) {
+    if !own {
+        // A copied annotation names a VLAN of another trunk: whatever comes of that is the copier's doing.
+        world.machine(node, |m| m.locals.get_mut(loser).map(|local| local.robbed = true));
+    } else if was_running == Some(true) {
         world.broken(format!(
             "I2: pod {loser} on {node} lost its link to {other}: one VLAN, two pods"
         ));
@@ -253,7 +255,7 @@ fn serves(world: &World, eni: &EniId, uid: &PodUid, node: &NodeName) -> Result<(
     let link = world.machine(node, |m| {
         let local = m.locals.get(uid)?;
         let has = m.links.get(&vlan).map(|link| link.mac) == mac;
-        Some((local.stage, local.tainted, has))
+        Some((local.stage, local.tainted || local.robbed, has))
     });
     match link.flatten() {
         Some((Stage::Running, false, true) | (_, true, _)) => Ok(()),

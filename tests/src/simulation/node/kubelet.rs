@@ -112,6 +112,7 @@ fn look_after(
         link: None,
         kubelet: start,
         tainted: false,
+        robbed: false,
     };
     let orders = local.order.subscribe();
     world.machine(node, |m| m.locals.insert(uid.clone(), local));

@@ -55,6 +55,8 @@ pub struct Local {
     pub kubelet: u64,
     /// Its link was set up by an annotation that is not its own (a copied one).
     pub tainted: bool,
+    /// Its link went by what a pod with a copied annotation did on this node; only a new sandbox brings it back.
+    pub robbed: bool,
 }
 
 /// A branch link of the host.

@@ -172,6 +172,7 @@ impl Worker {
         self.local(|local| {
             local.link = Some((told.vlan, told.mac));
             local.tainted = !told.own;
+            local.robbed = false;
         })?;
         self.stage(Stage::Running)?;
         self.tell_phase("Running");
@@ -239,7 +240,11 @@ impl Worker {
         let takes =
             if dice.chance(slow) { dice.long_tailed_ms(200..40_000) } else { dice.ms(30..300) };
         tokio::time::sleep(takes).await;
-        self.machine(|m| m.remove_link(vlan))?;
+        let lost = self.machine(|m| m.remove_link(vlan))?;
+        let own = !self.local(|local| local.tainted)?;
+        if let Some(lost) = lost.filter(|lost| lost.pod != self.uid) {
+            oracle::link_lost(&self.world, &self.node, &lost.pod, &self.uid, own);
+        }
         self.local(|local| local.link = None)?;
         let again = dice.chance(slow).then(|| dice.ms(10_000..70_000));
         if let Some(after) = again {
