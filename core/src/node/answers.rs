@@ -10,7 +10,7 @@ use crate::eni::{
     AssociationRecord, Ec2Answer, Ec2Failure, Ec2Reply, EniRecord, EniStatus, FailureClass, Tag,
 };
 use crate::heal::{Health, Obstacle};
-use crate::id::PodUid;
+use crate::id::{EniId, PodUid};
 use crate::lock::{self, Lock};
 use crate::time::{Moment, Timing};
 use crate::wait::{Step, Wait};
@@ -208,6 +208,9 @@ impl Node {
             Ok(reply) => reply,
             Err(failure) => return self.on_branch_failure(uid, step, index, &failure, now, out),
         };
+        // An ENI whose index tag was lost has been taken over under another index: the token of this one names it again.
+        let elsewhere =
+            matches!(&reply, Ec2Reply::Created(made) if self.is_of_another(uid, index, &made.id));
         let Some(holding) = self.holdings.get_mut(uid) else {
             return;
         };
@@ -216,6 +219,7 @@ impl Node {
             return;
         };
         match reply {
+            Ec2Reply::Created(_) if elsewhere => branch.renew(),
             // An inventory was quicker, and with another ENI: this one is adopted by the next.
             Ec2Reply::Created(record) if branch.interface().is_some_and(|i| i.eni != record.id) => {
             }
@@ -318,6 +322,16 @@ impl Node {
             }
         }
         self.set(uid, |h| h.wait = Some(wait));
+    }
+
+    /// Whether the books have this ENI under another branch.
+    fn is_of_another(&self, uid: &PodUid, index: u8, eni: &EniId) -> bool {
+        self.holdings.iter().any(|(other, holding)| {
+            let has = |(at, branch): (&u8, &Branch)| {
+                (other, *at) != (uid, index) && branch.eni() == Some(eni)
+            };
+            holding.branches.iter().any(has)
+        })
     }
 
     /// What the tag shows of a Create in doubt.

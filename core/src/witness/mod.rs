@@ -616,6 +616,11 @@ impl Witness {
             }
             ToAgent::Gone(uid) => self.on_gone(&uid, now, out),
             ToAgent::Alive(uid) => {
+                // Said about an older view. This one shows the pod: nothing contradicts it, and to list again would only
+                // hold up whoever waits for a valid view.
+                if self.pods.known().is_some_and(|pods| pods.contains_key(&uid)) {
+                    return;
+                }
                 // The suspicion keeps its time: a replica that lags would otherwise be listed in a tight loop.
                 self.cases.remove(&uid);
                 self.on_pods_lost(Blind::Stale, out);

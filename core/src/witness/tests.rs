@@ -238,6 +238,24 @@ fn s01_an_empty_list_only_makes_suspects_and_alive_makes_the_view_stale() {
 }
 
 #[test]
+fn an_alive_that_comes_after_a_list_that_shows_the_pod_leaves_that_list_good() {
+    let mut bench = Bench::running();
+    bench.list(&[]);
+    bench.look();
+    bench.list(&[pod(1)]);
+    bench.actions.clear();
+    bench.sent.clear();
+    bench.told(ToAgent::Alive(uid(1)));
+    assert!(!bench.actions.contains(&Action::Relist));
+    assert!(!bench.sent.contains(&FromAgent::Pods(Err(Blind::Stale))));
+    // And it takes no evidence away that rests on something else.
+    bench.see(Sighting::PodDeleted(pod(1).pod));
+    bench.everything_gone();
+    bench.look();
+    assert_eq!(bench.releases().len(), 1);
+}
+
+#[test]
 fn gone_from_the_coordinator_opens_a_case() {
     let mut bench = Bench::running();
     bench.list(&[]);

@@ -77,6 +77,24 @@ fn s08_a_create_that_was_cut_off_is_finished_with_the_same_eni() {
 }
 
 #[test]
+fn one_eni_never_serves_as_two_branches_though_its_index_tag_is_lost() {
+    let mut world = World::ready();
+    world.annotate.push_back(crate::node::event::Annotated::Refused("403".into()));
+    world.create([pod(1, 2)]);
+    // The first is deleted by somebody, the second loses its index (this world's ENIs have none), the leader changes:
+    // the second is taken over as the first, and the token of the second's create gives back the same ENI.
+    let first = world.enis.keys().next().cloned().unwrap();
+    world.enis.remove(&first);
+    restarted(&mut world);
+    world.connect();
+    world.pass(Duration::from_secs(600));
+    let owned: std::collections::BTreeSet<_> =
+        world.owned(1).into_iter().map(|branch| branch.eni).collect();
+    assert_eq!((world.creates, owned.len()), (3, 2));
+    assert!(world.annotation(1).is_some());
+}
+
+#[test]
 fn t5_an_orphan_whose_association_id_is_lost_is_disassociated_first() {
     let mut world = World::ready();
     world.create([pod(1, 1)]);
