@@ -109,7 +109,7 @@ pub struct Term {
     pace: Mutex<Pace>,
     evictions: Mutex<Pace>,
     lost: Mutex<HashMap<InstanceId, usize>>,
-    actors: Mutex<HashMap<InstanceId, Handle>>,
+    actors: Mutex<BTreeMap<InstanceId, Handle>>,
     states: Mutex<BTreeMap<NodeName, NodeState>>,
     next_key: AtomicU64,
 }

@@ -38,8 +38,10 @@ fn settings(world: &World, number: u32) -> Option<Config> {
         "--tls-key=/unused".to_owned(),
         format!("--grpc-bind={}", address(number)),
     ];
-    if world.plan.mutation == Some(Mutation::NoRest) {
-        flags.push("--vlan-rest=1s".to_owned());
+    match world.plan.mutation {
+        Some(Mutation::NoRest) => flags.push("--vlan-rest=1s".to_owned()),
+        Some(Mutation::NoHealing) => flags.push("--heal=report".to_owned()),
+        _ => {}
     }
     let env = |_: &str| None;
     let mut loaded = config::load::<Args>(flags, &env).ok()?;
@@ -56,15 +58,17 @@ pub(super) fn start(world: &Arc<World>, number: u32) -> Option<Process> {
     let life = Life::begin(Place::Coordinator(number));
     let config = settings(world, number)?;
     let readiness = Readiness::new();
+    let mut registry = Registry::default();
     let outside = Outside {
         kube: api::client(world, &life),
         clouds: Arc::new(SimClouds { world: world.clone(), life: life.clone() }),
         clock: world.clock,
         limits: Limits::new(config.instance_limits.clone()).ok()?,
         ready: readiness.register("leadership"),
-        metrics: Metrics::register(&mut Registry::default()),
+        metrics: Metrics::register(&mut registry),
         watch_metrics: ListWatchMetrics::register(&mut Registry::default()),
     };
+    world.metrics().push(registry);
     let replica = Replica::new(config, outside);
     let (service, shared) = (Arc::new(replica.nodes()), replica.shared());
     world.doors().insert(address(number), Door { life: life.clone(), service, shared });

@@ -7,19 +7,23 @@
 //! **Simulated** are the API server ([`api`]: HTTP and JSON below the real client), EC2 ([`ec2`], at the coordinator's
 //! port, so without the SDK and the adapter's retries and budgets), machines with kernel, runtime, CNI and kubelet
 //! ([`node`]), and the connection between agent and coordinator (messages of the contract instead of gRPC over TLS). Not in
-//! it: suspend and SIGSTOP, nodes that go for good, static pods, pods with several branches, a change of the cooldown.
+//! it: suspend and SIGSTOP, nodes that go for good, static pods, a change of the cooldown.
 //!
-//! **One seed** gives everything: the weather ([`weather`]), users ([`workload`]), crashes and partitions ([`trouble`]), and
-//! the product's own random numbers (`trunkline_kit::random`). Time is tokio's paused time on one thread, so a run repeats
-//! exactly; its digest over all that happened shows that.
+//! **One seed** gives everything: the weather ([`weather`]), users ([`workload`]), losses ([`losses`]), crashes and
+//! partitions ([`trouble`]), and the product's own random numbers (`trunkline_kit::random`). Time is tokio's paused time on
+//! one thread, so a run repeats exactly; its digest over all that happened shows that.
+//!
+//! A [`Course`] other than trouble measures one thing ([`campaign`]).
 //!
 //! **The oracle** ([`oracle`]) judges every effect in EC2 as it happens (I1, I2, I5), and after an hour of trouble and some
-//! time of fair weather what is left (I3, I4). [`Mutation`]s show that it rings.
+//! time of fair weather what is left (I3, I4, I-heal). [`Mutation`]s show that it rings.
 
 pub mod api;
+mod campaign;
 mod coordinator;
 pub mod dice;
 pub mod ec2;
+pub mod losses;
 pub mod node;
 mod oracle;
 mod reasons;
@@ -38,6 +42,7 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 use trunkline_core::id::NodeName;
 
+use losses::Loss;
 use node::machine::Machine;
 use world::World;
 
@@ -50,6 +55,27 @@ pub enum Mutation {
     NoRest,
     /// Each create call has a token of its own.
     TokensDiffer,
+    /// Nothing is healed in place.
+    NoHealing,
+    /// What replaces a lost ENI gets another address.
+    AddressForgotten,
+}
+
+/// What happens in a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Course {
+    /// Trouble of this seed's own kinds.
+    #[default]
+    Trouble,
+    /// So many pods come and go while EC2 errs.
+    Cycles(u64),
+    /// Live pods lose so many branches while EC2 errs.
+    Losses {
+        /// How many.
+        count: u64,
+        /// EC2 is read anew right after each loss, instead of at the next interval.
+        at_once: bool,
+    },
 }
 
 /// What kind of run.
@@ -59,6 +85,8 @@ pub struct Plan {
     pub nodes: u32,
     /// Coordinators.
     pub coordinators: u32,
+    /// What happens.
+    pub course: Course,
     /// How long there is trouble.
     pub trouble: Duration,
     /// A weakened rule.
@@ -69,8 +97,13 @@ pub struct Plan {
 
 impl Mutation {
     /// All of them, each with the promise that it breaks.
-    pub const ALL: [(Self, &str); 3] =
-        [(Self::CgroupsIgnored, "I1"), (Self::NoRest, "I2"), (Self::TokensDiffer, "I")];
+    pub const ALL: [(Self, &str); 5] = [
+        (Self::CgroupsIgnored, "I1"),
+        (Self::NoRest, "I2"),
+        (Self::TokensDiffer, "I"),
+        (Self::NoHealing, "I-heal"),
+        (Self::AddressForgotten, "I-heal"),
+    ];
 }
 
 impl Default for Plan {
@@ -78,6 +111,7 @@ impl Default for Plan {
         Self {
             nodes: 3,
             coordinators: 2,
+            course: Course::default(),
             trouble: Duration::from_secs(3_600),
             mutation: None,
             whole_record: false,
@@ -105,6 +139,10 @@ pub struct Report {
     pub nodes: u32,
     /// What happened how often.
     pub counts: BTreeMap<&'static str, u64>,
+    /// What live pods lost.
+    pub losses: Vec<Loss>,
+    /// Releases that began to wait, by what they waited for.
+    pub kept: BTreeMap<String, u64>,
     /// The first broken promise.
     pub violation: Option<String>,
     /// Where the world did not settle: what the leader and the agents say they await.
@@ -148,6 +186,7 @@ pub fn run(seed: u64, plan: Plan) -> Result<Report, SetUpError> {
             () = world.alarm.cancelled() => {}
             () = live(&world) => {}
         }
+        let (losses, kept) = (world.losses().all().to_vec(), kept(&world));
         let record = world.record();
         Ok(Report {
             seed,
@@ -155,11 +194,31 @@ pub fn run(seed: u64, plan: Plan) -> Result<Report, SetUpError> {
             took: world.now().since(begun),
             nodes: world.plan.nodes,
             counts: record.counts().clone(),
+            losses,
+            kept,
             violation: record.violation().map(ToOwned::to_owned),
             reasons: record.reasons().to_vec(),
             lines: record.lines().cloned().collect(),
         })
     })
+}
+
+/// `trunkline_releases_kept` of all coordinators, by reason.
+fn kept(world: &World) -> BTreeMap<String, u64> {
+    let mut sum = BTreeMap::new();
+    for registry in world.metrics().iter() {
+        let mut text = String::new();
+        if prometheus_client::encoding::text::encode(&mut text, registry).is_err() {
+            continue;
+        }
+        let counter = "trunkline_releases_kept_total{reason=\"";
+        for line in text.lines().filter_map(|line| line.strip_prefix(counter)) {
+            let Some((reason, times)) = line.split_once("\"} ") else { continue };
+            *sum.entry(reason.to_owned()).or_default() += times.parse::<u64>().unwrap_or_default();
+        }
+    }
+    sum.retain(|_, times| *times > 0);
+    sum
 }
 
 /// Nodes that the CNI has asked trunks for, with running kubelets and agents.
@@ -217,31 +276,42 @@ fn set_up(world: &Arc<World>) -> Result<(), String> {
     Ok(())
 }
 
-/// Trouble, then fair weather until the world has settled.
 async fn live(world: &Arc<World>) {
     for node in world.plan.node_names() {
         node::kubelet::start(world, &node);
         node::agent::start(world, &node, true);
     }
+    match world.plan.course {
+        Course::Trouble => trouble(world).await,
+        Course::Cycles(count) => campaign::cycles(world, count).await,
+        Course::Losses { count, at_once } => campaign::losses(world, count, at_once).await,
+    }
+}
+
+/// Trouble, then fair weather until the world has settled.
+async fn trouble(world: &Arc<World>) {
     let stop = CancellationToken::new();
     let users = tokio::spawn(workload::run(world.clone(), stop.clone()));
     let trouble = tokio::spawn(trouble::run(world.clone(), stop.clone()));
+    let losses = tokio::spawn(losses::run(world.clone(), stop.clone()));
     tokio::time::sleep(world.plan.trouble).await;
     stop.cancel();
+    losses.abort();
     let _coordinators = trouble.await;
     let _ended = users.await;
     let calm = world.now();
     loop {
         tokio::time::sleep(Duration::from_secs(15)).await;
-        let open = oracle::unsettled(world);
-        if open.is_empty() {
+        let (unhealed, open) = (losses::unhealed(world), oracle::unsettled(world));
+        if open.is_empty() && unhealed.is_empty() {
             world.note("settled");
             return;
         }
         if world.now().since(calm) > workload::SETTLES_IN {
             world.explained(reasons::told(world).await);
-            let first: Vec<String> = open.into_iter().take(5).collect();
-            world.broken(format!("I3, I4: not settled: {}", first.join("; ")));
+            let promise = if unhealed.is_empty() { "I3, I4" } else { "I-heal" };
+            let first: Vec<String> = unhealed.into_iter().chain(open).take(5).collect();
+            world.broken(format!("{promise}: not settled: {}", first.join("; ")));
             return;
         }
     }

@@ -9,20 +9,23 @@ use std::time::Duration;
 use serde_json::Value;
 use trunkline_core::annotation::POD_ENI;
 use trunkline_core::eni::{AssociationRecord, EniKind};
-use trunkline_core::id::{EniId, NodeName, PodUid};
+use trunkline_core::id::{EniId, NodeName, PodUid, VlanId};
 use trunkline_core::verdict::{DeletePermit, PermitStage};
 
 use super::api::store::{is_going, text};
+use super::losses;
 use super::node::kubelet::OWN_NAMESPACE;
 use super::node::machine::{Machine, Stage};
+use super::workload::asked_by;
 use super::world::World;
 
 /// `Timing::vlan_rest`.
 const REST: Duration = Duration::from_secs(300);
 /// `Timing::cooldown_floor`.
 const COOLDOWN: Duration = Duration::from_secs(30);
-/// More ENIs than this for one pod is a storm (I5): one, and one for each token that was found in vain.
-const MOST_FOR_ONE_POD: u32 = 3;
+/// More ENIs than this for one branch of a pod is a storm (I5): one, one for each token that was found in vain, and one for
+/// each that was lost.
+const MOST_FOR_ONE_BRANCH: u32 = 3;
 
 /// I1, at the moment at which EC2 carries the release out.
 pub(super) fn before_release(world: &World, permit: &DeletePermit) {
@@ -85,11 +88,13 @@ pub(super) fn after_associate(world: &World, made: &AssociationRecord) {
         let owner = account.enis().get(&made.branch).and_then(|eni| eni.owner.clone());
         let left = account.left(&made.trunk, made.vlan).cloned();
         let count = owner.as_ref().map_or(0, |uid| account.made_for(uid));
-        (owner, left, count)
+        let lost = owner.as_ref().map_or(0, |uid| account.lost_by(uid));
+        (owner, left, count.saturating_sub(lost))
     };
     if let Some((at, last)) = left
         && last != owner
         && now.since(at) < REST
+        && !is_copiers_own(world, made.vlan, owner.as_ref())
     {
         world.broken(format!(
             "I2: VLAN {} of {} was handed on {:?} after {last:?} left it",
@@ -98,21 +103,34 @@ pub(super) fn after_associate(world: &World, made: &AssociationRecord) {
             now.since(at)
         ));
     }
-    if count > MOST_FOR_ONE_POD {
-        world.broken(format!("I5: {count} ENIs were made for pod {owner:?}"));
+    if count > MOST_FOR_ONE_BRANCH {
+        world.broken(format!("I5: {count} ENIs were made for one branch of pod {owner:?}"));
     }
+}
+
+/// A copied annotation whose ENI is gone, and whose link is there because the CNI believed it, looks like a loss: the pod is
+/// given what it already uses, on the VLAN that it took by itself.
+fn is_copiers_own(world: &World, vlan: VlanId, owner: Option<&PodUid>) -> bool {
+    owner.is_some_and(|uid| {
+        world.machines().values().any(|machine| {
+            machine.links.get(&vlan).is_some_and(|link| link.pod == *uid)
+                && machine.locals.get(uid).is_some_and(|local| local.tainted)
+        })
+    })
 }
 
 /// I4, at the moment at which the API server has taken an annotation from a coordinator: it names this pod's own ENIs.
 pub(super) fn after_annotation(world: &World, pod: &Value) {
     let uid = text(pod, "/metadata/uid");
     let annotation = pod.pointer("/metadata/annotations").and_then(|a| a.get(POD_ENI));
-    let Ok(eni) = named_by(annotation.and_then(Value::as_str)) else { return };
-    let owner = world.account().enis().get(&eni).and_then(|eni| eni.owner.clone());
-    if owner.as_ref().map(PodUid::as_str) != Some(uid) {
-        world.broken(format!(
-            "I4: pod {uid} was annotated with {eni}, which was made for {owner:?}"
-        ));
+    let Ok(named) = named_by(annotation.and_then(Value::as_str)) else { return };
+    for eni in named {
+        let owner = world.account().enis().get(&eni).and_then(|eni| eni.owner.clone());
+        if owner.as_ref().map(PodUid::as_str) != Some(uid) {
+            world.broken(format!(
+                "I4: pod {uid} was annotated with {eni}, which was made for {owner:?}"
+            ));
+        }
     }
 }
 
@@ -135,16 +153,24 @@ pub(super) fn link_lost(world: &World, node: &NodeName, loser: &PodUid, other: &
 pub(super) fn unsettled(world: &World) -> Vec<String> {
     let mut open = Vec::new();
     let mut named: BTreeMap<EniId, PodUid> = BTreeMap::new();
-    for (uid, node, annotation) in wanting(world) {
-        match named_by(annotation.as_deref()) {
-            Ok(eni) => {
-                if let Some(other) = named.insert(eni.clone(), uid.clone()) {
-                    open.push(format!("pods {uid} and {other} are both annotated with {eni}"));
-                }
-                if is_parked(world, &eni, &uid) {
+    let mut parked = BTreeSet::new();
+    for pod in wanting(world) {
+        let Wanting { uid, node, asks, .. } = &pod;
+        match named_by(pod.annotation.as_deref()) {
+            Ok(enis) => {
+                if enis.iter().any(|eni| is_parked(world, eni, uid)) {
+                    parked.insert(uid.clone());
                     continue;
                 }
-                if let Err(why) = serves(world, &eni, &uid, &node) {
+                for eni in &enis {
+                    if let Some(other) = named.insert(eni.clone(), uid.clone()) {
+                        open.push(format!("pods {uid} and {other} are both annotated with {eni}"));
+                    }
+                }
+                if u64::try_from(enis.len()).ok() != Some(*asks) {
+                    open.push(format!("pod {uid} asks for {asks} and is annotated with {enis:?}"));
+                }
+                if let Err(why) = serves(world, &enis, uid, node) {
                     open.push(format!("pod {uid} on {node}: {why}"));
                 }
             }
@@ -158,7 +184,8 @@ pub(super) fn unsettled(world: &World) -> Vec<String> {
             continue;
         }
         let Some(owner) = &eni.owner else { continue };
-        if named.get(id) != Some(owner) && !shielded.contains(owner) {
+        let has_owner = named.get(id) == Some(owner) || parked.contains(owner);
+        if !has_owner && !shielded.contains(owner) {
             open.push(format!("{id} of pod {owner} is left"));
         }
     }
@@ -192,49 +219,87 @@ fn shielded(world: &World) -> BTreeSet<PodUid> {
     shielded
 }
 
-/// A copied annotation that names an ENI which is gone by now is not told from one whose ENI was lost: the pod is parked,
-/// and told why (design §4.1).
+/// What is not told from a loss that cannot be healed in place: the pod is parked, and told why (design §4.1 and §6). A
+/// copied annotation that names an ENI which is gone by now; a pod whose lost address another pod has, which can only be one
+/// that copied its annotation; and a loss of which no link tells a new leader ([`losses::is_unproven`]).
 fn is_parked(world: &World, eni: &EniId, uid: &PodUid) -> bool {
+    if losses::is_unproven(world, eni) {
+        return true;
+    }
     let account = world.account();
-    account.eni(eni).is_none()
-        && account.enis().get(eni).is_some_and(|gone| gone.owner.as_ref() != Some(uid))
+    let Some(gone) = account.enis().get(eni).filter(|eni| eni.now.is_none()) else { return false };
+    let address = account.last_of(eni).and_then(|record| record.ipv4);
+    let holder = address.and_then(|ip| account.holder_of(ip));
+    gone.owner.as_ref() != Some(uid)
+        || holder.is_some_and(|other| other.owner.as_ref() != Some(uid))
 }
 
-/// Pods that live and ask for a branch: UID, node, annotation.
-fn wanting(world: &World) -> Vec<(PodUid, NodeName, Option<String>)> {
+/// A pod that lives and asks for branches.
+struct Wanting {
+    uid: PodUid,
+    node: NodeName,
+    asks: u64,
+    annotation: Option<String>,
+}
+
+fn wanting(world: &World) -> Vec<Wanting> {
     let store = world.store();
     let wants = |pod: &Value| {
         (text(pod, "/metadata/namespace") != OWN_NAMESPACE
             && !matches!(text(pod, "/status/phase"), "Succeeded" | "Failed"))
         .then_some(())?;
         let annotation = pod.pointer("/metadata/annotations").and_then(|a| a.get(POD_ENI));
-        Some((
-            text(pod, "/metadata/uid").parse().ok()?,
-            text(pod, "/spec/nodeName").parse().ok()?,
-            annotation.and_then(Value::as_str).map(ToOwned::to_owned),
-        ))
+        Some(Wanting {
+            uid: text(pod, "/metadata/uid").parse().ok()?,
+            node: text(pod, "/spec/nodeName").parse().ok()?,
+            asks: asked_by(pod),
+            annotation: annotation.and_then(Value::as_str).map(ToOwned::to_owned),
+        })
     };
     // A pod that is being deleted may have lost its annotation's ENI by no rule, but need not get one either.
     store.pods().filter(|(_, pod)| !is_going(pod)).filter_map(|(_, pod)| wants(pod)).collect()
 }
 
-fn named_by(annotation: Option<&str>) -> Result<EniId, String> {
-    let text = annotation.ok_or("it has no annotation")?;
-    let value: Value = serde_json::from_str(text).map_err(|e| e.to_string())?;
-    match value.as_array().map(Vec::as_slice) {
-        Some([one]) => one
-            .get("eniId")
-            .and_then(Value::as_str)
-            .and_then(|id| id.parse().ok())
-            .ok_or_else(|| format!("its annotation is {text}")),
-        _ => Err(format!("its annotation is {text}")),
-    }
+/// A running pod with all that it asked for.
+pub(super) struct Served {
+    /// UID.
+    pub(super) uid: PodUid,
+    /// Node.
+    pub(super) node: NodeName,
+    /// Its ENIs, in the order of its annotation.
+    pub(super) enis: Vec<EniId>,
 }
 
-/// Whether this ENI is this pod's, associated with its node's trunk, and its link has its MAC.
-fn serves(world: &World, eni: &EniId, uid: &PodUid, node: &NodeName) -> Result<(), String> {
+/// The pods that run with all that they asked for, on links of their own.
+pub(super) fn served(world: &World) -> Vec<Served> {
+    let whole = |pod: Wanting| {
+        let enis = named_by(pod.annotation.as_deref()).ok()?;
+        let is_odd = world.machine(&pod.node, |m| {
+            m.locals.get(&pod.uid).is_none_or(|local| local.tainted || local.robbed)
+        });
+        let served = is_odd == Some(false)
+            && u64::try_from(enis.len()).ok() == Some(pod.asks)
+            && serves(world, &enis, &pod.uid, &pod.node).is_ok();
+        served.then_some(Served { uid: pod.uid, node: pod.node, enis })
+    };
+    wanting(world).into_iter().filter_map(whole).collect()
+}
+
+/// The ENIs that a pod's annotation names, in its order.
+fn named_by(annotation: Option<&str>) -> Result<Vec<EniId>, String> {
+    let text = annotation.ok_or("it has no annotation")?;
+    let value: Value = serde_json::from_str(text).map_err(|e| e.to_string())?;
+    let id = |one: &Value| one.get("eniId")?.as_str()?.parse().ok();
+    let named = value.as_array().and_then(|all| all.iter().map(id).collect::<Option<Vec<_>>>());
+    named.filter(|all| !all.is_empty()).ok_or_else(|| format!("its annotation is {text}"))
+}
+
+/// Whether these ENIs are this pod's, associated with its node's trunk, and its link has the MAC of the first: the VPC CNI
+/// makes a link for that one only.
+fn serves(world: &World, enis: &[EniId], uid: &PodUid, node: &NodeName) -> Result<(), String> {
     let instance = world.machine(node, |m| m.instance.clone()).ok_or("there is no such node")?;
-    let (vlan, mac) = {
+    let mut first = None;
+    for eni in enis {
         let account = world.account();
         let found = account.eni(eni).ok_or_else(|| format!("its {eni} does not exist"))?;
         if found.owner.as_ref() != Some(uid) {
@@ -250,8 +315,10 @@ fn serves(world: &World, eni: &EniId, uid: &PodUid, node: &NodeName) -> Result<(
                 held.trunk
             ));
         }
-        (held.vlan, found.now.as_ref().map(|record| record.mac))
-    };
+        let mac = found.now.as_ref().map(|record| record.mac);
+        first.get_or_insert((held.vlan, mac));
+    }
+    let (vlan, mac) = first.ok_or("its annotation names nothing")?;
     let link = world.machine(node, |m| {
         let local = m.locals.get(uid)?;
         let has = m.links.get(&vlan).map(|link| link.mac) == mac;

@@ -7,22 +7,34 @@ use std::sync::Arc;
 use trunkline_coordinator::grpc::status::{Seen, everything};
 use trunkline_coordinator::grpc::{Lead, Leading};
 use trunkline_core::heal::Health;
+use trunkline_core::id::NodeName;
 use trunkline_core::node::report::PodReport;
 
-use super::world::World;
+use super::world::{Door, World};
+
+pub(super) use trunkline_core::node::report::NodeReport as Books;
+
+/// The books of every node, by whoever leads; `None` where nobody does.
+pub(super) async fn books(world: &Arc<World>) -> Option<Vec<(NodeName, Books)>> {
+    let (_, leading) = leading(world).into_iter().next()?;
+    let seen = everything(&leading.term).await;
+    Some(seen.into_iter().filter_map(|seen| Some((seen.name, seen.books?.books))).collect())
+}
+
+/// Who leads, by address. In the time between two leaders there may be none, or one that does not know that it is over.
+pub(super) fn leading(world: &World) -> Vec<(String, Leading)> {
+    let doors = world.doors();
+    let leads = |(address, door): (&String, &Door)| match &*door.shared.lead.borrow() {
+        Lead::Leading(leading) if !door.life.is_over() => Some((address.clone(), leading.clone())),
+        _ => None,
+    };
+    doors.iter().filter_map(leads).collect()
+}
 
 /// One line for each thing that is awaited; says so where nobody leads.
 pub(super) async fn told(world: &Arc<World>) -> Vec<String> {
     let mut lines = Vec::new();
-    let leads = world.doors().iter().filter(|(_, door)| !door.life.is_over()).fold(
-        Vec::new(),
-        |mut found: Vec<(String, Leading)>, (address, door)| {
-            if let Lead::Leading(leading) = &*door.shared.lead.borrow() {
-                found.push((address.clone(), leading.clone()));
-            }
-            found
-        },
-    );
+    let leads = leading(world);
     if leads.is_empty() {
         lines.push("no coordinator leads".to_owned());
     }

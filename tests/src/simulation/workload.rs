@@ -30,15 +30,27 @@ pub(super) async fn run(world: Arc<World>, stop: CancellationToken) {
     }
 }
 
-/// A pod that asks for a branch, as the API has it.
-struct Pod {
-    path: String,
-    uid: PodUid,
-    node: NodeName,
-    object: Arc<Value>,
+/// A pod that asks for branches, as the API has it.
+pub(super) struct Pod {
+    /// Path of its object.
+    pub(super) path: String,
+    /// UID.
+    pub(super) uid: PodUid,
+    /// Node.
+    pub(super) node: NodeName,
+    /// All of it.
+    pub(super) object: Arc<Value>,
 }
 
-fn pods(world: &World) -> Vec<Pod> {
+/// How many branches a pod asks for.
+pub(super) fn asked_by(pod: &Value) -> u64 {
+    let requests = pod.pointer("/spec/containers/0/resources/requests");
+    let asked = requests.and_then(|r| r.get(POD_ENI)).and_then(Value::as_str);
+    asked.and_then(|n| n.parse().ok()).unwrap_or_default()
+}
+
+/// All pods that ask for branches.
+pub(super) fn pods(world: &World) -> Vec<Pod> {
     let store = world.store();
     let pod = |(path, object): (&String, &Arc<Value>)| {
         (text(object, "/metadata/namespace") != OWN_NAMESPACE).then_some(())?;
@@ -56,12 +68,17 @@ fn act(world: &Arc<World>, number: u64) {
     let pods = pods(world);
     let indexes: Vec<usize> = (0..pods.len()).collect();
     let Some(node) = world.dice.pick(&world.plan.node_names()) else { return };
-    let on_node = pods.iter().filter(|pod| pod.node == node).count();
+    let on_node: u64 =
+        pods.iter().filter(|pod| pod.node == node).map(|pod| asked_by(&pod.object)).sum();
+    let asks = world.dice.pick(&[1, 1, 1, 2, 3]).unwrap_or(1);
+    // Fewer than the trunk can have, so that all of them get their branches in the end.
+    let fits = on_node + asks < BRANCHES;
     let chosen = world.dice.pick(&indexes).and_then(|index| pods.get(index));
     let kind = world.dice.below(0..100);
     match (kind, chosen) {
-        // Fewer than the trunk can have, so that all of them get their branch in the end.
-        (0..45, _) | (_, None) if on_node < BRANCHES - 1 => create(world, &node, number, None),
+        (0..45, _) | (_, None) if fits => {
+            create(world, &node, &format!("web-{number}"), asks, None);
+        }
         (..60, Some(pod)) => {
             world.happened("pod-delete", pod.uid.as_str());
             world.store().mark_deleted(world.now(), &pod.path);
@@ -73,7 +90,7 @@ fn act(world: &Arc<World>, number: u64) {
             // A successor of the same name, at once (a StatefulSet's forced replacement).
             force_delete(world, pod);
             let name = text(&pod.object, "/metadata/name").to_owned();
-            create_named(world, &pod.node, &name, None);
+            create(world, &pod.node, &name, asked_by(&pod.object), None);
         }
         (95..97, Some(pod)) => {
             // Somebody else calls it over while its containers run.
@@ -81,21 +98,21 @@ fn act(world: &Arc<World>, number: u64) {
             let _gone = world.store().merge(world.now(), &pod.path, &failed);
             world.happened("pod-failed-by-others", pod.uid.as_str());
         }
-        (_, Some(pod)) if on_node < BRANCHES - 1 => {
+        (_, Some(pod)) if fits => {
             // A pod's YAML is copied with its annotation.
             let annotation =
                 pod.object.pointer("/metadata/annotations").and_then(|a| a.get(POD_ENI));
             if pod.node != node
                 && let Some(annotation) = annotation.and_then(Value::as_str)
             {
-                create(world, &node, number, Some(annotation));
+                create(world, &node, &format!("web-{number}"), asks, Some(annotation));
             }
         }
         _ => {}
     }
 }
 
-fn force_delete(world: &World, pod: &Pod) {
+pub(super) fn force_delete(world: &World, pod: &Pod) {
     world.happened("pod-force-delete", pod.uid.as_str());
     // As the API server does it: marked first, then gone.
     let mut store = world.store();
@@ -113,11 +130,14 @@ fn finish(world: &World, pod: &Pod, order: Order) {
     }
 }
 
-fn create(world: &World, node: &NodeName, number: u64, annotation: Option<&str>) {
-    create_named(world, node, &format!("web-{number}"), annotation);
-}
-
-fn create_named(world: &World, node: &NodeName, name: &str, annotation: Option<&str>) {
+/// A pod that asks for so many branches; whether the API server took it.
+pub(super) fn create(
+    world: &World,
+    node: &NodeName,
+    name: &str,
+    asks: u64,
+    annotation: Option<&str>,
+) -> bool {
     let mut annotations = serde_json::Map::new();
     if let Some(text) = annotation {
         annotations.insert(POD_ENI.to_owned(), json!(text));
@@ -128,15 +148,16 @@ fn create_named(world: &World, node: &NodeName, name: &str, annotation: Option<&
         "spec": {
             "nodeName": node.as_str(),
             "serviceAccountName": "default",
-            "containers": [{"name": "web", "resources": {"requests": {POD_ENI: "1"}}}],
+            "containers": [{"name": "web", "resources": {"requests": {POD_ENI: asks.to_string()}}}],
         },
         "status": {"phase": "Pending"},
     });
     let made = world.store().create(world.now(), &path_of(&pod), pod);
-    if let Ok(made) = made {
+    if let Ok(made) = &made {
         let what = if annotation.is_some() { "pod-create-copied" } else { "pod-create" };
-        world.happened(what, &format!("{} on {node}", text(&made, "/metadata/uid")));
+        world.happened(what, &format!("{} on {node}", text(made, "/metadata/uid")));
     }
+    made.is_ok()
 }
 
 /// How long the world may take to settle once the weather is fair.

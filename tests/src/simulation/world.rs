@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use prometheus_client::registry::Registry;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use trunkline_coordinator::grpc::Shared;
@@ -15,6 +16,7 @@ use super::Plan;
 use super::api::store::{Store, text};
 use super::dice::Dice;
 use super::ec2::account::Account;
+use super::losses::Losses;
 use super::node::machine::Machine;
 use super::record::Record;
 use super::weather::{Place, Weather};
@@ -69,6 +71,8 @@ pub struct World {
     machines: Mutex<BTreeMap<NodeName, Machine>>,
     doors: Mutex<BTreeMap<String, Door>>,
     record: Mutex<Record>,
+    losses: Mutex<Losses>,
+    metrics: Mutex<Vec<Registry>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -90,6 +94,8 @@ impl World {
             account: Mutex::default(),
             machines: Mutex::default(),
             doors: Mutex::default(),
+            losses: Mutex::default(),
+            metrics: Mutex::default(),
         })
     }
 
@@ -131,6 +137,21 @@ impl World {
     /// The record.
     pub fn record(&self) -> MutexGuard<'_, Record> {
         lock(&self.record)
+    }
+
+    /// What live pods lost.
+    pub fn losses(&self) -> MutexGuard<'_, Losses> {
+        lock(&self.losses)
+    }
+
+    /// The metrics of all coordinators that were ever started.
+    pub fn metrics(&self) -> MutexGuard<'_, Vec<Registry>> {
+        lock(&self.metrics)
+    }
+
+    /// Counts what is not worth a line.
+    pub fn count(&self, what: &'static str) {
+        lock(&self.record).count(what);
     }
 
     /// Something happened.

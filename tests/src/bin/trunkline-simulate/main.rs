@@ -1,5 +1,7 @@
 //! Runs the seeded simulation: `cargo xtask simulate`.
 
+mod campaigns;
+
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -29,6 +31,12 @@ struct Args {
     /// Instead: show that the oracle rings when a rule is weakened, and that a run repeats exactly.
     #[arg(long)]
     self_check: bool,
+    /// Instead: so many pods come and go while 5 % of all EC2 calls fail; leaks and lost slots are counted.
+    #[arg(long, value_name = "N", conflicts_with_all = ["self_check", "losses"])]
+    cycles: Option<u64>,
+    /// Instead: live pods lose so many branches while EC2 errs, lags and is slow; how they are noticed and healed.
+    #[arg(long, value_name = "N", conflicts_with = "self_check")]
+    losses: Option<u64>,
     /// Minutes of trouble in each run, in virtual time.
     #[arg(long, default_value_t = 60)]
     trouble: u64,
@@ -40,6 +48,7 @@ struct Sum {
     runs: u64,
     node_days: f64,
     counts: std::collections::BTreeMap<&'static str, u64>,
+    kept: std::collections::BTreeMap<String, u64>,
     failed: Vec<Report>,
 }
 
@@ -47,6 +56,14 @@ fn main() -> ExitCode {
     let args = Args::parse();
     if args.self_check {
         return self_check();
+    }
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let jobs = args.jobs.unwrap_or(cores).max(1);
+    if let Some(count) = args.cycles {
+        return campaigns::cycles(args.seed.unwrap_or(1), count, args.nodes);
+    }
+    if let Some(count) = args.losses {
+        return campaigns::losses(args.seed.unwrap_or(1), count, args.nodes, jobs);
     }
     let single = args.seed.filter(|_| args.seeds == 1);
     let first = args.seed.unwrap_or(1);
@@ -70,9 +87,8 @@ fn main() -> ExitCode {
     let until = args.minutes.map(|minutes| Duration::from_secs_f64(minutes * 60.0));
     let sum = Mutex::new(Sum::default());
     let (next, stop) = (AtomicU64::new(0), AtomicBool::new(false));
-    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     std::thread::scope(|scope| {
-        for _ in 0..args.jobs.unwrap_or(cores).max(1) {
+        for _ in 0..jobs {
             scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) && until.is_none_or(|u| begun.elapsed() < u) {
                     let index = next.fetch_add(1, Ordering::Relaxed);
@@ -127,6 +143,9 @@ fn one(seed: u64, plan: &Plan, sum: &Mutex<Sum>, stop: &AtomicBool) {
             for (what, times) in &report.counts {
                 *sum.counts.entry(what).or_default() += times;
             }
+            for (reason, times) in &report.kept {
+                *sum.kept.entry(reason.clone()).or_default() += times;
+            }
             if let Some(what) = &report.violation {
                 eprintln!("seed {seed} FAILED: {what}");
                 if sum.failed.len() >= 10 {
@@ -160,6 +179,9 @@ fn tell(sum: &Sum, took: Duration, single: bool) -> ExitCode {
     );
     for (what, times) in &sum.counts {
         println!("{times:>9} {what}");
+    }
+    for (reason, times) in &sum.kept {
+        println!("{times:>9} releases began to wait: {reason}");
     }
     let mut bad = false;
     for report in &sum.failed {

@@ -17,9 +17,9 @@ use tokio::sync::oneshot;
 
 use super::store::{Refused, Selection, text};
 use super::watch;
-use crate::simulation::oracle;
 use crate::simulation::weather::Place;
 use crate::simulation::world::{Life, World};
+use crate::simulation::{losses, oracle};
 
 /// Longest that a request waits for a server that cannot be reached.
 const CONNECT: Duration = Duration::from_secs(30);
@@ -81,6 +81,7 @@ async fn travel(world: &Arc<World>, life: &Arc<Life>, asked: Asked) -> io::Resul
     let dice = &world.dice;
     let there = if dice.chance(slow) { dice.long_tailed_ms(100..20_000) } else { dice.ms(0..8) };
     if dice.chance(request_lost) {
+        world.count("fault: an API request is lost");
         tokio::time::sleep(there).await;
         return Err(lost("the request was lost"));
     }
@@ -101,6 +102,7 @@ async fn travel(world: &Arc<World>, life: &Arc<Life>, asked: Asked) -> io::Resul
     };
     let code = answer.status();
     if dice.chance(reply_lost) || world.is_cut(&life.place, &Place::Api) {
+        world.count("fault: an API answer is lost");
         world.note(&format!("api {what} {code}, answer lost"));
         tokio::time::sleep(dice.ms(0..8)).await;
         return Err(lost("the answer was lost"));
@@ -116,11 +118,13 @@ fn answer(world: &Arc<World>, life: &Arc<Life>, asked: &Asked) -> Answer {
     };
     let dice = &world.dice;
     if dice.chance(refused) {
+        world.count("fault: an API request is refused");
         let codes = [(429, "TooManyRequests"), (500, "InternalError"), (503, "ServiceUnavailable")];
         let (code, reason) = dice.pick(&codes).unwrap_or((500, "InternalError"));
         return status(code, reason, &json!({}));
     }
     if dice.chance(imposter) {
+        world.count("fault: somebody else answers for the API");
         let code = dice.pick(&[200, 404, 502]).unwrap_or(502);
         return whole(code, "<html><body>proxy</body></html>".into());
     }
@@ -182,6 +186,7 @@ fn list(world: &World, asked: &Asked) -> Answer {
         return status(504, "Timeout", &causes);
     }
     let items = if lied || dice.chance(empty) {
+        world.count("fault: an empty list");
         Vec::new()
     } else {
         world.store().list_at(&selection, seen)
@@ -193,6 +198,7 @@ fn list(world: &World, asked: &Asked) -> Answer {
         "items": items.iter().map(|item| (**item).clone()).collect::<Vec<Value>>(),
     });
     if dice.chance(broken) {
+        world.count("fault: a list that is not whole");
         match dice.below(0..4) {
             0 => {
                 let text = body.to_string();
@@ -249,7 +255,13 @@ fn write(world: &World, asked: &Asked) -> Answer {
         return full(201, &json!({}));
     }
     let now = world.now();
-    let (object, name) = (asked.body.clone(), text(&asked.body, "/metadata/name"));
+    let (mut object, name) = (asked.body.clone(), text(&asked.body, "/metadata/name"));
+    // By whoever's wall clock. Whether a patch changes anything must not depend on when the run is made.
+    for condition in
+        object.pointer_mut("/status/conditions").and_then(Value::as_array_mut).into_iter().flatten()
+    {
+        set(condition, "/lastTransitionTime", json!(world.clock.unix_seconds().to_string()));
+    }
     let path = asked.path.strip_suffix("/status").unwrap_or(&asked.path);
     let mut store = world.store();
     let moves = store.moves();
@@ -277,6 +289,7 @@ fn write(world: &World, asked: &Asked) -> Answer {
         && annotates
     {
         oracle::after_annotation(world, object);
+        losses::look(world);
     }
     match done {
         Ok((code, object)) => full(code, &object),

@@ -14,7 +14,7 @@ use trunkline_core::id::{
 use trunkline_core::time::Moment;
 
 /// Branches that a trunk of the simulated type can have.
-pub const BRANCHES: usize = 9;
+pub const BRANCHES: u64 = 9;
 /// The simulated instance type.
 pub const TYPE: &str = "m5.large";
 
@@ -55,7 +55,8 @@ pub struct Account {
     tokens: BTreeMap<Token, (CreateBranch, EniId)>,
     trunk_tokens: BTreeMap<(InstanceId, u32), EniId>,
     left: BTreeMap<(EniId, VlanId), (Moment, Option<PodUid>)>,
-    made: BTreeMap<PodUid, u32>,
+    made: BTreeMap<(PodUid, u8), u32>,
+    lost: BTreeMap<PodUid, u32>,
     next: u32,
 }
 
@@ -84,9 +85,26 @@ impl Account {
         self.enis.get(id).filter(|eni| eni.now.is_some())
     }
 
-    /// How often branches were made for a pod.
+    /// How often a branch was made for a pod: the most for any one of those that it asks for.
     pub fn made_for(&self, uid: &PodUid) -> u32 {
-        self.made.get(uid).copied().unwrap_or_default()
+        let of_pod = self.made.iter().filter(|((pod, _), _)| pod == uid);
+        of_pod.map(|(_, times)| *times).max().unwrap_or_default()
+    }
+
+    /// How many of a pod's branches somebody took away.
+    pub fn lost_by(&self, uid: &PodUid) -> u32 {
+        self.lost.get(uid).copied().unwrap_or_default()
+    }
+
+    /// An interface that is there and has this address.
+    pub fn holder_of(&self, ip: Ipv4Addr) -> Option<&Eni> {
+        let has = |eni: &&Eni| eni.now.as_ref().is_some_and(|record| record.ipv4 == Some(ip));
+        self.enis.values().find(has)
+    }
+
+    /// An interface that is gone, as it last was.
+    pub fn last_of(&self, id: &EniId) -> Option<&EniRecord> {
+        self.enis.get(id)?.history.iter().rev().find_map(|(_, record)| record.as_ref())
     }
 
     /// Who left a trunk's VLAN last, and when.
@@ -162,9 +180,14 @@ impl Account {
             let made = eni.history.iter().find_map(|(_, record)| record.clone());
             return eni.now.clone().or(made).ok_or_else(not_found);
         }
+        if replaced.as_ref().and_then(|old| old.ipv4).is_some_and(|ip| self.holder_of(ip).is_some())
+        {
+            return Err(failure(FailureClass::AddressInUse, "InvalidIPAddress.InUse"));
+        }
         let mut record = self.blank(EniKind::Interface, &asked.groups)?;
         if let Some(old) = replaced {
-            record.ipv4 = old.ipv4;
+            // Without a wish EC2 gives what is free.
+            record.ipv4 = old.ipv4.or(record.ipv4);
             record.ipv6 = old.ipv6;
         }
         record.tags = EniTags {
@@ -180,7 +203,7 @@ impl Account {
             config_hash: asked.config_hash.clone().map_or(Tag::Absent, Tag::Is),
             condemned: false,
         };
-        *self.made.entry(pod.uid.clone()).or_default() += 1;
+        *self.made.entry((pod.uid.clone(), *index)).or_default() += 1;
         self.tokens.insert(token, (asked.clone(), record.id.clone()));
         self.insert(now, record.clone(), Some(pod.uid.clone()));
         Ok(record)
@@ -219,7 +242,7 @@ impl Account {
         if of_trunk.iter().any(|held| held.vlan == *vlan) {
             return Err(failure(FailureClass::VlanInUse, "InvalidVlanId.Duplicate"));
         }
-        if of_trunk.len() >= BRANCHES {
+        if u64::try_from(of_trunk.len()).is_ok_and(|held| held >= BRANCHES) {
             return Err(failure(FailureClass::BranchLimit, "AttachmentLimitExceeded"));
         }
         self.next += 1;
@@ -280,6 +303,17 @@ impl Account {
         }
         self.touch(now, id);
         Ec2Reply::Deleted
+    }
+
+    /// Somebody else takes a branch's association away, or the branch.
+    pub fn lose(&mut self, now: Moment, id: &EniId, whole: bool) {
+        if let Some(owner) = self.enis.get(id).and_then(|eni| eni.owner.clone()) {
+            *self.lost.entry(owner).or_default() += 1;
+        }
+        self.part(now, id);
+        if whole {
+            self.delete(now, id);
+        }
     }
 
     /// `CreateTags`.

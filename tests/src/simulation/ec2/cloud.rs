@@ -24,7 +24,7 @@ use trunkline_core::verdict::{DeletePermit, PermitStage};
 
 use super::account::{Account, failure};
 use crate::simulation::world::{Life, World};
-use crate::simulation::{Mutation, oracle};
+use crate::simulation::{Mutation, losses, oracle};
 
 /// How long a caller waits (`Timing::ec2_operation`).
 const OPERATION: Duration = Duration::from_secs(20);
@@ -91,11 +91,15 @@ impl SimCloud {
                     (FailureClass::Transient, "IncorrectState"),
                 ])
                 .unwrap_or((FailureClass::OutcomeUnknown, "InternalError"));
+            self.world.count("fault: EC2 fails");
             tokio::time::sleep(there).await;
             self.world.note(&format!("ec2 {action} {code}"));
             return Err(failure(class, code));
         }
         let lost = dice.chance(reply_lost);
+        if lost {
+            self.world.count("fault: EC2's answer is lost");
+        }
         let (done, answered) = oneshot::channel();
         let world = self.world.clone();
         tokio::spawn(async move {
@@ -157,11 +161,18 @@ impl Cloud for SimCloud {
     }
 
     fn call(&self, call: Ec2Call) -> BoxFuture<'_, Ec2Answer> {
+        losses::asked(&self.world, &call);
         match call {
             Ec2Call::Create(mut asked) => self
                 .act("ec2-create", move |world| {
-                    if world.plan.mutation == Some(Mutation::TokensDiffer) {
-                        asked.nonce = u32::try_from(world.dice.below(0..1 << 31)).unwrap_or(0);
+                    match world.plan.mutation {
+                        Some(Mutation::TokensDiffer) => {
+                            asked.nonce = u32::try_from(world.dice.below(0..1 << 31)).unwrap_or(0);
+                        }
+                        Some(Mutation::AddressForgotten) => {
+                            asked.replaced.iter_mut().for_each(|old| old.ipv4 = None);
+                        }
+                        _ => {}
                     }
                     let made = world.account().create(world.now(), &asked)?;
                     world.note(&format!("made {} for {} vlan {}", made.id, asked.pod, asked.vlan));
@@ -176,6 +187,7 @@ impl Cloud for SimCloud {
                         asked.branch, asked.trunk, asked.vlan
                     ));
                     oracle::after_associate(world, &done);
+                    losses::look(world);
                     Ok(Ec2Reply::Associated(done))
                 })
                 .boxed(),

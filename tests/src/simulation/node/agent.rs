@@ -27,7 +27,7 @@ use trunkline_kit::listwatch::{ListWatchMetrics, watch_pods};
 use super::session::SimDialer;
 use crate::simulation::weather::Place;
 use crate::simulation::world::{Life, World};
-use crate::simulation::{Mutation, api};
+use crate::simulation::{Mutation, api, losses};
 
 /// Starts the agent of a machine that is up. `keeps_journal`: its state directory is as it left it.
 pub fn start(world: &Arc<World>, node: &NodeName, keeps_journal: bool) {
@@ -170,6 +170,7 @@ impl LocalNode for Eyes {
                 MacPlan::Change(index) => {
                     tokio::time::sleep(world.dice.ms(1..40)).await;
                     world.machine(&node, |m| m.set_mac(index, set.to));
+                    losses::look(&world);
                     let found = Links(links(&world, &node));
                     world.happened("mac-set", node.as_str());
                     judge_mac(&found, &set, index).unwrap_or(MacOutcome::Done)

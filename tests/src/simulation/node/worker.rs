@@ -12,9 +12,9 @@ use trunkline_core::id::{MacAddress, NodeName, PodUid, VlanId};
 
 use super::machine::{Machine, Order, Stage};
 use crate::simulation::api::store::{is_going, text};
-use crate::simulation::oracle;
 use crate::simulation::weather::Place;
 use crate::simulation::world::World;
+use crate::simulation::{losses, oracle};
 
 /// Path of a pod's object.
 pub fn path_of(pod: &Value) -> String {
@@ -175,6 +175,7 @@ impl Worker {
             local.robbed = false;
         })?;
         self.stage(Stage::Running)?;
+        losses::look(&self.world);
         self.tell_phase("Running");
         Ok(true)
     }
