@@ -49,8 +49,7 @@ impl Selection {
     fn takes(&self, path: &str, object: &Value) -> bool {
         match self {
             Self::PodsOfNode(node) => {
-                path.contains("/pods/")
-                    && object.pointer("/spec/nodeName").and_then(Value::as_str) == Some(node)
+                path.contains("/pods/") && text(object, "/spec/nodeName") == node.as_str()
             }
             Self::All(folder) => path.starts_with(folder.as_str()),
             Self::One(one) => path == one,
@@ -252,19 +251,24 @@ impl Store {
     }
 }
 
+/// What a path of field names leads to. Unlike [`Value::pointer`] it knows neither escapes nor array indexes, and so copies
+/// nothing: this is asked for millions of times in a run.
+pub fn field<'a>(object: &'a Value, path: &str) -> Option<&'a Value> {
+    path.split('/').skip(1).try_fold(object, |at, name| at.get(name))
+}
+
 /// A string in an object; empty if it is not there.
-pub fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
-    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+pub fn text<'a>(object: &'a Value, path: &str) -> &'a str {
+    field(object, path).and_then(Value::as_str).unwrap_or_default()
 }
 
 /// Whether it is being deleted.
 pub fn is_going(object: &Value) -> bool {
-    object.pointer("/metadata/deletionTimestamp").is_some_and(|stamp| !stamp.is_null())
+    field(object, "/metadata/deletionTimestamp").is_some_and(|stamp| !stamp.is_null())
 }
 
 fn has_finalizers(object: &Value) -> bool {
-    object
-        .pointer("/metadata/finalizers")
+    field(object, "/metadata/finalizers")
         .and_then(Value::as_array)
         .is_some_and(|list| !list.is_empty())
 }

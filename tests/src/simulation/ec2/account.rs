@@ -52,6 +52,8 @@ type Token = (EniId, PodUid, u8, Option<EniId>, u32);
 pub struct Account {
     enis: BTreeMap<EniId, Eni>,
     primaries: BTreeMap<InstanceId, EniId>,
+    /// What was ever attached to an instance: every look at a machine asks, and most interfaces are branches.
+    attached: BTreeMap<InstanceId, Vec<EniId>>,
     tokens: BTreeMap<Token, (CreateBranch, EniId)>,
     trunk_tokens: BTreeMap<(InstanceId, u32), EniId>,
     left: BTreeMap<(EniId, VlanId), (Moment, Option<PodUid>)>,
@@ -153,13 +155,15 @@ impl Account {
         let mut primary = self.blank(EniKind::Interface, &[group])?;
         attach(&mut primary, id, 0);
         self.primaries.insert(id.clone(), primary.id.clone());
+        self.attached.entry(id.clone()).or_default().push(primary.id.clone());
         self.insert(now, primary, None);
         Ok(())
     }
 
     /// Interfaces that hang on an instance, for its kernel.
     pub fn attached_to<'a>(&'a self, id: &'a InstanceId) -> impl Iterator<Item = &'a EniRecord> {
-        self.enis.values().filter_map(|eni| eni.now.as_ref()).filter(move |record| {
+        let ever = self.attached.get(id).into_iter().flatten();
+        ever.filter_map(|eni| self.eni(eni)?.now.as_ref()).filter(move |record| {
             record.attachment.as_ref().is_some_and(|a| a.instance.as_ref() == Some(id))
         })
     }
@@ -385,6 +389,7 @@ impl Account {
             return Err(failure(FailureClass::InUse, "InvalidNetworkInterface.InUse"));
         }
         attach(eni, instance, index);
+        self.attached.entry(instance.clone()).or_default().push(id.clone());
         self.touch(now, id);
         Ok(())
     }

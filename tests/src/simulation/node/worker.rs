@@ -11,7 +11,7 @@ use trunkline_core::annotation::POD_ENI;
 use trunkline_core::id::{MacAddress, NodeName, PodUid, VlanId};
 
 use super::machine::{Machine, Order, Stage};
-use crate::simulation::api::store::{is_going, text};
+use crate::simulation::api::store::{field, is_going, text};
 use crate::simulation::weather::Place;
 use crate::simulation::world::World;
 use crate::simulation::{losses, oracle};
@@ -190,7 +190,7 @@ impl Worker {
         if text(&pod, "/metadata/uid") != self.uid.as_str() {
             return None;
         }
-        let annotation = pod.pointer("/metadata/annotations")?.get(POD_ENI)?.as_str()?;
+        let annotation = field(&pod, "/metadata/annotations")?.get(POD_ENI)?.as_str()?;
         let named: Value = serde_json::from_str(annotation).ok()?;
         let first = named.get(0)?;
         let vlan = VlanId::new(first.get("vlanId")?.as_i64()?).ok()?;
