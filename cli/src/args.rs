@@ -21,10 +21,15 @@ Commands:
                        (with --node, --pod NAMESPACE/NAME, --eni, --since DURATION)
   fuse                 Whether the fuse has blown, where and why
   fuse reset           Lets releases go on (with --node NAME or --cluster, and --reason TEXT)
+  audit                Compares EC2, the API server and the nodes with the books (of one node with --node);
+                       exit code 2 if anything is not as it should be
+  audit --repair       The same, and what --yes would repair; changes nothing
+  audit --repair --yes Orders these repairs (with --reason TEXT)
   mode                 The mode in force
   mode MODE            Sets it: normal, no-release or read-only (with --reason TEXT)
 
-The caller needs the verb get on the non-resource URL /trunkline/status, and for fuse reset and mode MODE the verb update.";
+The caller needs the verb get on the non-resource URL /trunkline/status, and for fuse reset, mode MODE and
+audit --repair --yes the verb update.";
 
 /// Shows what Trunkline does in a cluster, and why anything waits.
 #[derive(Debug, clap::Parser)]
@@ -43,7 +48,7 @@ struct Args {
     /// table or json (also -o).
     #[arg(long, default_value = "table")]
     output: String,
-    /// Node whose waits or releases are shown, or whose fuse is reset.
+    /// Node whose waits or releases are shown, whose fuse is reset, or that is audited.
     #[arg(long)]
     node: Option<String>,
     /// Pod whose releases are shown, NAMESPACE/NAME.
@@ -58,6 +63,12 @@ struct Args {
     /// The cluster's fuse is reset.
     #[arg(long, value_name = "BOOL", default_value = "false")]
     cluster: String,
+    /// Shows what an order would repair.
+    #[arg(long, value_name = "BOOL", default_value = "false")]
+    repair: String,
+    /// Orders the repairs.
+    #[arg(long, value_name = "BOOL", default_value = "false")]
+    yes: String,
     /// Why something is changed; logged, stored and told in an event.
     #[arg(long)]
     reason: Option<String>,
@@ -70,6 +81,17 @@ pub enum Output {
     Table,
     /// For scripts.
     Json,
+}
+
+/// What is done about what an audit finds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Repair {
+    /// Nothing.
+    No,
+    /// It is shown what an order would do.
+    DryRun,
+    /// It is ordered, for this reason.
+    Order(String),
 }
 
 /// What is asked.
@@ -113,6 +135,13 @@ pub enum Command {
         /// Why.
         reason: String,
     },
+    /// The three-way check.
+    Audit {
+        /// Of this node only.
+        node: Option<String>,
+        /// What is done about it.
+        repair: Repair,
+    },
     /// The mode.
     Mode,
     /// Chooses a mode.
@@ -145,6 +174,8 @@ pub fn parse(line: impl IntoIterator<Item = String>, env: Env<'_>) -> Result<Set
     let loaded = config::load::<Args>(flags, env)?;
     let (args, mut problems) = (loaded.args, loaded.problems);
     let cluster = problems.parsed("cluster", &args.cluster, config::boolean).unwrap_or_default();
+    let repair = problems.parsed("repair", &args.repair, config::boolean).unwrap_or_default();
+    let yes = problems.parsed("yes", &args.yes, config::boolean).unwrap_or_default();
     let since = args.since.and_then(|text| problems.parsed("since", &text, config::duration));
     let choices = Choices {
         node: args.node,
@@ -152,6 +183,8 @@ pub fn parse(line: impl IntoIterator<Item = String>, env: Env<'_>) -> Result<Set
         eni: args.eni,
         since,
         cluster: cluster.then_some(true),
+        repair: repair.then_some(true),
+        yes: yes.then_some(true),
         reason: args.reason.filter(|reason| !reason.trim().is_empty()),
     };
     let command = command(&words, choices, &mut problems);
@@ -180,8 +213,10 @@ pub fn parse(line: impl IntoIterator<Item = String>, env: Env<'_>) -> Result<Set
     }
 }
 
-/// Parts the command's words from the flags. A flag without `=` takes the next word, as all flags here but --cluster have
-/// values.
+/// Flags that take no value unless it is joined with `=`.
+const STANDS_ALONE: [&str; 7] = ["help", "h", "version", "V", "cluster", "repair", "yes"];
+
+/// Parts the command's words from the flags. A flag without `=` takes the next word unless it stands alone.
 fn split(argv: impl IntoIterator<Item = String>) -> (Vec<String>, Vec<String>) {
     let mut argv = argv.into_iter().peekable();
     let mut flags: Vec<String> = argv.next().into_iter().collect();
@@ -200,8 +235,7 @@ fn split(argv: impl IntoIterator<Item = String>) -> (Vec<String>, Vec<String>) {
             words.push(word);
         } else {
             let name = word.trim_start_matches('-');
-            let alone =
-                name.contains('=') || matches!(name, "help" | "h" | "version" | "V" | "cluster");
+            let alone = name.contains('=') || STANDS_ALONE.contains(&name);
             flags.push(word);
             if !alone {
                 flags.extend(argv.next_if(|next| !next.starts_with('-')));
@@ -218,6 +252,8 @@ struct Choices {
     eni: Option<String>,
     since: Option<Duration>,
     cluster: Option<bool>,
+    repair: Option<bool>,
+    yes: Option<bool>,
     reason: Option<String>,
 }
 
@@ -229,16 +265,18 @@ impl Choices {
             (
                 "node",
                 self.node.is_some(),
-                "goes with the commands 'waiting', 'releases' and 'fuse reset' only",
+                "goes with the commands 'waiting', 'releases', 'fuse reset' and 'audit' only",
             ),
             ("pod", self.pod.is_some(), reads),
             ("eni", self.eni.is_some(), reads),
             ("since", self.since.is_some(), reads),
             ("cluster", self.cluster.is_some(), "goes with the command 'fuse reset' only"),
+            ("repair", self.repair.is_some(), "goes with the command 'audit' only"),
+            ("yes", self.yes.is_some(), "goes with 'audit --repair' only"),
             (
                 "reason",
                 self.reason.is_some(),
-                "goes with the commands 'fuse reset' and 'mode MODE' only",
+                "goes with the commands 'fuse reset', 'mode MODE' and 'audit --repair --yes' only",
             ),
         ] {
             if given {
@@ -254,6 +292,19 @@ impl Choices {
             (None, Some(true)) => Ok(Command::Reset { node: None, reason: reason? }),
             _ => Err("'fuse reset' needs either --node NAME or --cluster".to_owned()),
         }
+    }
+
+    fn audit(&mut self) -> Result<Command, String> {
+        let node = self.node.take();
+        let repair = match (self.repair.take(), self.yes.is_some()) {
+            (None, _) => Repair::No,
+            (Some(_), false) => Repair::DryRun,
+            (Some(_), true) => {
+                self.yes = None;
+                Repair::Order(self.because("audit --repair --yes")?)
+            }
+        };
+        Ok(Command::Audit { node, repair })
     }
 
     fn because(&mut self, command: &str) -> Result<String, String> {
@@ -280,6 +331,7 @@ fn command(words: &[String], mut flags: Choices, problems: &mut Problems) -> Opt
         }),
         ["fuse"] => Ok(Command::Fuse),
         ["fuse", "reset"] => flags.reset(),
+        ["audit"] => flags.audit(),
         ["mode"] => Ok(Command::Mode),
         ["mode", mode] if Mode::parse(mode).is_none() => {
             Err(format!("'{mode}' is not a mode: expected normal, no-release or read-only"))
@@ -288,7 +340,8 @@ fn command(words: &[String], mut flags: Choices, problems: &mut Problems) -> Opt
             .because("mode MODE")
             .map(|reason| Command::SetMode { mode: (*mode).to_owned(), reason }),
         [
-            "status" | "nodes" | "node" | "pod" | "waiting" | "releases" | "fuse" | "mode",
+            "status" | "nodes" | "node" | "pod" | "waiting" | "releases" | "fuse" | "audit"
+            | "mode",
             rest @ ..,
         ] => Err(format!("too many words: '{}'", rest.join(" "))),
         [other, ..] => Err(format!("'{other}' is not a command")),
@@ -348,6 +401,15 @@ mod tests {
                 Command::Reset { node: None, reason: reason.clone() },
             ),
             (&["mode"], Command::Mode),
+            (&["audit"], Command::Audit { node: None, repair: Repair::No }),
+            (
+                &["audit", "--repair", "--node", "n1"],
+                Command::Audit { node: Some("n1".into()), repair: Repair::DryRun },
+            ),
+            (
+                &["--repair", "--yes", "audit", "--reason=looked at it"],
+                Command::Audit { node: None, repair: Repair::Order(reason.clone()) },
+            ),
             (
                 &["mode", "no-release", "--reason=looked at it"],
                 Command::SetMode { mode: "no-release".into(), reason },
@@ -397,7 +459,7 @@ mod tests {
         assert_eq!(exit.code, 64);
         for expected in [
             "'pods' is not a command",
-            "--node (from TRUNKLINE_NODE): goes with the commands 'waiting', 'releases' and 'fuse reset' only",
+            "--node (from TRUNKLINE_NODE): goes with the commands 'waiting', 'releases', 'fuse reset' and 'audit' only",
             "'yaml' is not an output",
             "'http://a:1' is not a server address",
             "--nod is not a flag: did you mean --node?",
@@ -427,6 +489,11 @@ mod tests {
             (&["mode", "read-only"], "'mode MODE' needs --reason TEXT"),
             (&["fuse", "--cluster"], "goes with the command 'fuse reset' only"),
             (&["releases", "--since=soon"], "--since"),
+            (&["audit", "--repair", "--yes"], "'audit --repair --yes' needs --reason TEXT"),
+            (&["audit", "--yes"], "--yes: goes with 'audit --repair' only"),
+            (&["audit", "--reason=x"], "goes with the commands 'fuse reset', 'mode MODE'"),
+            (&["audit", "--repair", "--reason=x"], "and 'audit --repair --yes' only"),
+            (&["status", "--repair"], "goes with the command 'audit' only"),
             (&["status", "--eni=eni-1"], "goes with the command 'releases' only"),
         ] {
             let exit = read(argv, &[]).unwrap_err();

@@ -25,6 +25,11 @@ pub(crate) fn fuse_words(fuse: &v1::FuseStatus) -> String {
     }
 }
 
+/// The last order to repair in one line; empty without.
+pub(crate) fn repair_words(order: Option<&v1::Decision>) -> String {
+    order.map_or_else(String::new, |order| format!("{} ordered {}", order.what, decided(order)))
+}
+
 /// The mode in one line.
 pub(crate) fn mode_words(mode: &v1::ModeStatus) -> String {
     match &mode.choice {

@@ -208,6 +208,23 @@ impl Client {
         .await
     }
 
+    /// `Audit`; of one node or of all.
+    pub async fn audit(&self, node: Option<&str>) -> Result<v1::AuditReport, Error> {
+        self.ask(async |mut service: Service| {
+            let request = v1::AuditRequest { node: node.unwrap_or_default().to_owned() };
+            Ok(service.audit(request).await?.into_inner())
+        })
+        .await
+    }
+
+    /// `Repair`.
+    pub async fn repair(&self, request: &v1::RepairRequest) -> Result<v1::AuditReport, Error> {
+        self.ask(async |mut service: Service| {
+            Ok(service.repair(request.clone()).await?.into_inner())
+        })
+        .await
+    }
+
     /// Asks one coordinator after another until the leader answers.
     async fn ask<T>(&self, call: impl AsyncFn(Service) -> Result<T, Status>) -> Result<T, Error> {
         let mut tried = Vec::new();

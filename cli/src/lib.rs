@@ -4,9 +4,11 @@
 //! with the leader's address, which is dialled under the TLS name of the one that was named. The defaults are those of the
 //! coordinator's image, so that `kubectl exec deploy/trunkline-coordinator -- trunkline status` works.
 //!
-//! Exit codes: 0, 64 for bad usage, 1 for everything else.
+//! Exit codes: 0, 2 where an audit found something, 64 for bad usage, 1 for everything else, an audit that could not look at
+//! everything and found nothing included.
 
 pub mod args;
+pub mod audit;
 pub mod brakes;
 pub mod client;
 pub mod json;
@@ -15,7 +17,7 @@ pub mod table;
 use std::io::Write;
 use std::time::Duration;
 
-use args::{Command, Output, Settings};
+use args::{Command, Output, Repair, Settings};
 use client::Client;
 use trunkline_proto::v1;
 use trunkline_proto::v1::reset_fuse_request::What;
@@ -34,8 +36,9 @@ pub enum Error {
     Output(#[from] std::io::Error),
 }
 
-/// Asks, and writes the answer to `out`.
-pub async fn run(settings: &Settings, client: &Client, out: &mut impl Write) -> Result<(), Error> {
+/// Asks, and writes the answer to `out`; the exit code.
+pub async fn run(settings: &Settings, client: &Client, out: &mut impl Write) -> Result<u8, Error> {
+    let mut code = 0;
     let text = match &settings.command {
         Command::Status => {
             let answer = client.cluster().await?;
@@ -88,6 +91,21 @@ pub async fn run(settings: &Settings, client: &Client, out: &mut impl Write) -> 
             let request = v1::ResetFuseRequest { what: Some(what), reason: reason.clone() };
             fuse(settings.output, &client.reset_fuse(&request).await?)?
         }
+        Command::Audit { node, repair } => {
+            let report = match repair {
+                Repair::No | Repair::DryRun => client.audit(node.as_deref()).await?,
+                Repair::Order(reason) => {
+                    let node = node.clone().unwrap_or_default();
+                    let request = v1::RepairRequest { node, reason: reason.clone() };
+                    client.repair(&request).await?
+                }
+            };
+            code = audit::exit_code(&report);
+            match settings.output {
+                Output::Json => json::one("AuditReport", &report)?,
+                Output::Table => audit::table(&report, *repair != Repair::No),
+            }
+        }
         Command::Mode => mode(settings.output, &client.mode().await?)?,
         Command::SetMode { mode: name, reason } => {
             let request = v1::SetModeRequest { mode: name.clone(), reason: reason.clone() };
@@ -95,7 +113,7 @@ pub async fn run(settings: &Settings, client: &Client, out: &mut impl Write) -> 
         }
     };
     writeln!(out, "{}", text.trim_end())?;
-    Ok(())
+    Ok(code)
 }
 
 fn releases(node: &str, pod: &str, eni: &str, since: Option<Duration>) -> v1::ListReleasesRequest {

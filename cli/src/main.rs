@@ -15,12 +15,12 @@ fn main() -> ExitCode {
         Err(exit) => return exit.report(),
     };
     match run(&settings) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => ExitCode::from(code),
         Err(text) => Exit { text: format!("trunkline: {text}"), code: EXIT_FAILURE }.report(),
     }
 }
 
-fn run(settings: &Settings) -> Result<(), String> {
+fn run(settings: &Settings) -> Result<u8, String> {
     tls::install_provider();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| chain(&error))?;

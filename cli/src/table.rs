@@ -114,6 +114,7 @@ pub fn cluster(status: &v1::ClusterStatus) -> String {
         ("build", status.build.clone()),
         ("mode", status.mode_choice.as_ref().map_or(status.mode.clone(), brakes::mode_words)),
         ("fuse", status.fuse.as_ref().map_or_else(String::new, brakes::fuse_words)),
+        ("repairs", brakes::repair_words(status.last_repair.as_ref())),
         ("cooldown", duration(status.cooldown_ms)),
         ("inventory", inventory),
         ("nodes", counts(&status.nodes)),

@@ -209,6 +209,25 @@ impl StatusService for Coordinator {
         }))
     }
 
+    async fn audit(
+        &self,
+        request: Request<v1::AuditRequest>,
+    ) -> Result<Response<v1::AuditReport>, Status> {
+        self.check(&request)?;
+        Ok(Response::new(v1::AuditReport { nodes: 2, ..Default::default() }))
+    }
+
+    async fn repair(
+        &self,
+        request: Request<v1::RepairRequest>,
+    ) -> Result<Response<v1::AuditReport>, Status> {
+        self.check(&request)?;
+        let asked = request.into_inner();
+        assert_eq!((asked.node.as_str(), asked.reason.as_str()), ("node-1", "looked at it"));
+        let found = v1::AuditFinding { ordered: true, trouble: true, ..Default::default() };
+        Ok(Response::new(v1::AuditReport { findings: vec![found], ..Default::default() }))
+    }
+
     async fn list_waiting(
         &self,
         request: Request<v1::ListWaitingRequest>,
@@ -429,6 +448,24 @@ async fn a_follower_sends_us_to_the_leader_under_the_name_we_were_given() {
     let follower = world.serve(Role::Follower(named)).await;
     let text = world.run(&at(follower), &["status"]).await.unwrap();
     assert!(has_line(&text, "cluster prod"), "{text}");
+}
+
+#[tokio::test]
+async fn an_audit_ends_with_its_exit_code_and_an_order_carries_node_and_reason() {
+    let mut world = World::new().await;
+    let leader = at(world.serve(Role::Leader).await);
+    for (words, code) in [
+        (["audit"].as_slice(), 0),
+        (&["audit", "--repair", "--yes", "--node=node-1", "--reason=looked at it"], 2),
+    ] {
+        let settings = world.settings(&leader, words);
+        let ca = settings.coordinator_ca.clone();
+        let client = Client::new(settings.coordinators.clone(), ca, TOKEN).unwrap();
+        let mut out = Vec::new();
+        assert_eq!(trunkline_cli::run(&settings, &client, &mut out).await.unwrap(), code);
+        let text = String::from_utf8(out).unwrap();
+        assert_eq!(text.contains("ordered"), code == 2, "{text}");
+    }
 }
 
 #[tokio::test]

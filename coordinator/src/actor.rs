@@ -16,6 +16,7 @@ use trunkline_core::eni::{Ec2Call, FailureClass};
 use trunkline_core::id::{EniId, InstanceId, NodeName, PodRef, PodUid};
 use trunkline_core::message::{FromAgent, ToAgent};
 use trunkline_core::node::Node;
+use trunkline_core::node::audit::{Audit, Evidence};
 use trunkline_core::node::event::{
     Annotated, Answer, Effect, Event, Evicted, Lookup, Notice, NoticeKind, OpId, Released,
     SessionOpened,
@@ -52,6 +53,8 @@ pub enum Mail {
     Closed(u64),
     /// Tell what the books show.
     Report(oneshot::Sender<NodeReport>),
+    /// Compare the books with this evidence.
+    Audit(Box<Evidence>, oneshot::Sender<Audit>),
 }
 
 /// The way to a connected agent.
@@ -253,6 +256,11 @@ impl Actor {
                 self.step(Event::SessionClosed);
             }
             Mail::Said(..) | Mail::Closed(_) => {}
+            Mail::Audit(evidence, reply) => {
+                let audit = self.node.audit(&evidence, self.term.clock.now());
+                // Whoever asked may have gone.
+                let _gone = reply.send(audit);
+            }
             Mail::Report(reply) => {
                 let report = NodeReport {
                     instance: self.instance.clone(),

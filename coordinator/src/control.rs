@@ -10,7 +10,7 @@ mod stored;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -110,6 +110,8 @@ pub struct View {
     pub flags: Mode,
     /// The operator's choice.
     pub choice: Option<ChosenMode>,
+    /// The last order to repair in this term.
+    pub repair: Option<Decision>,
 }
 
 struct Inner {
@@ -119,6 +121,8 @@ struct Inner {
     /// What is in force has not been stored yet, with the last failure.
     unsaved: Option<String>,
     choice: Option<ChosenMode>,
+    /// The last order to repair in this term.
+    repair: Option<Decision>,
     flags: Mode,
     /// Rises with every change of the fuse.
     version: u64,
@@ -183,7 +187,15 @@ impl Control {
         let (changed, seen) = latest(());
         let control = Arc::new(Self {
             shelf,
-            inner: Mutex::new(Inner { fuse, unreadable, unsaved: None, choice, flags, version: 0 }),
+            inner: Mutex::new(Inner {
+                fuse,
+                unreadable,
+                unsaved: None,
+                choice,
+                repair: None,
+                flags,
+                version: 0,
+            }),
             writing: tokio::sync::Mutex::new(()),
             changed,
             seen,
@@ -238,6 +250,7 @@ impl Control {
             mode: inner.mode(),
             flags: inner.flags,
             choice: inner.choice.clone(),
+            repair: inner.repair.clone(),
         }
     }
 
@@ -445,6 +458,23 @@ impl Control {
             std::mem::replace(s, new) != new
         });
         self.metrics.mode(mode);
+    }
+
+    /// Somebody ordered repairs on these nodes, of so many branches each: logged, evented and shown, in this term only; the
+    /// orders themselves are the books' and end with the term too.
+    pub fn repair_ordered(&self, nodes: &BTreeMap<NodeName, usize>, who: &Who) {
+        let total: usize = nodes.values().sum();
+        let what = format!("repair of {total} branch(es)");
+        tracing::warn!(branches = total, by = who.user, reason = who.reason, "repair ordered");
+        self.lock().repair = Some(Decision::now(what, who));
+        for (node, count) in nodes {
+            let sentence = format!(
+                "{} has ordered the repair of {count} branch(es) of this node: {}",
+                who.user, who.reason
+            );
+            let target = Target::Node(node.clone());
+            self.recorder.post(target, Severity::Normal, Reason::RepairOrdered, sentence);
+        }
     }
 
     /// An event about the cluster's state.

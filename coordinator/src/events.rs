@@ -70,6 +70,7 @@ pub enum Reason {
     BranchENIHealFrozen,
     BranchENIDrifted,
     BranchENIPodEvicted,
+    RepairOrdered,
 }
 
 /// Type of an event.

@@ -56,6 +56,11 @@ impl Inventory {
         self.enis.is_empty()
     }
 
+    /// All ENIs.
+    pub fn enis(&self) -> &[EniRecord] {
+        &self.enis
+    }
+
     /// ENIs whose trunk tag or instance tag is this node's, trunks included.
     pub fn of_node(&self, instance: &InstanceId, trunk: Option<&EniId>) -> Vec<EniRecord> {
         let indexes: BTreeSet<usize> = self
@@ -104,6 +109,27 @@ impl Board {
     /// Changes with every whole reading.
     pub fn subscribe(&self) -> Latest<Option<Arc<Inventory>>> {
         self.seen.clone()
+    }
+
+    /// A reading that begins now, whole or failed; an error is what failed. Waits for no second try.
+    pub async fn fresh(&self, now: Moment) -> Result<Arc<Inventory>, String> {
+        let mut failed = self.failed.clone();
+        failed.mark_unchanged();
+        tokio::select! {
+            biased;
+            whole = self.since(now) => whole.ok_or_else(|| "the term has ended".to_owned()),
+            why = async {
+                loop {
+                    if failed.changed().await.is_err() {
+                        break "the term has ended".to_owned();
+                    }
+                    // The result of a reading that began before `now` may come first: a success of it is passed over.
+                    if let Some(failure) = failed.borrow_and_update().as_ref() {
+                        break failure.to_string();
+                    }
+                }
+            } => Err(why),
+        }
     }
 
     /// The next whole reading that began at or after `since`, reading anew if need be; `None` when the term ends.

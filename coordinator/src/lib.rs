@@ -13,6 +13,7 @@
 pub mod actor;
 pub mod annotation;
 pub mod api;
+pub mod audit;
 pub mod cloud;
 pub mod config;
 pub mod control;

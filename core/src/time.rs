@@ -121,6 +121,8 @@ timing! {
     link_missing = 60_000,
     /// Window in which evictions of pods that cannot be healed are counted.
     evict_window = 60_000,
+    /// How long an operator's order to repair a branch counts, where nothing comes of it earlier.
+    repair_order = 3_600_000,
     /// EC2 inventory interval.
     inventory_interval = 300_000,
 }

@@ -4,6 +4,7 @@
 //! changes something) before anything is looked at. A follower answers FAILED_PRECONDITION with the leader's address in the
 //! metadata. Whoever changes something says why; user and reason are logged, stored and told in an event.
 
+mod audit;
 mod brakes;
 mod build;
 
@@ -22,15 +23,17 @@ use trunkline_proto::LEADER_ADDRESS_METADATA;
 use trunkline_proto::v1::reset_fuse_request::What;
 use trunkline_proto::v1::status_server::Status;
 use trunkline_proto::v1::{
-    ClusterStatus, FuseStatus, GetClusterRequest, GetFuseRequest, GetModeRequest, GetNodeRequest,
-    GetPodRequest, GetPodResponse, ListNodesRequest, ListReleasesRequest, ListWaitingRequest,
-    ModeStatus, NodeRow, NodeStatus, ReleaseRow, ResetFuseRequest, SetModeRequest, WaitingRow,
+    AuditReport, AuditRequest, ClusterStatus, FuseStatus, GetClusterRequest, GetFuseRequest,
+    GetModeRequest, GetNodeRequest, GetPodRequest, GetPodResponse, ListNodesRequest,
+    ListReleasesRequest, ListWaitingRequest, ModeStatus, NodeRow, NodeStatus, ReleaseRow,
+    RepairRequest, ResetFuseRequest, SetModeRequest, WaitingRow,
 };
 
 use super::{Lead, Leading, Shared};
 use crate::actor::{Mail, NodeReport};
 use crate::api::Api;
 use crate::api::access::{Reviewed, may, review_token};
+use crate::audit as audits;
 use crate::control::{ControlError, Opens, Who};
 use crate::identity::{AUDIENCE, bearer};
 use crate::nodes::keeper::NodeState;
@@ -302,6 +305,45 @@ impl Status for StatusService {
         let view = leading.term.control.choose(mode, &who).await.map_err(|e| not_changed(&e))?;
         Ok(Response::new(brakes::mode(&view)))
     }
+
+    async fn audit(
+        &self,
+        request: Request<AuditRequest>,
+    ) -> Result<Response<AuditReport>, tonic::Status> {
+        let leading = self.may_read(&request).await?;
+        let node = known_node(&leading.term, &request.into_inner().node)?;
+        let report = audits::audit(&leading.term, node.as_ref()).await;
+        Ok(Response::new(audit::report(&report)))
+    }
+
+    async fn repair(
+        &self,
+        request: Request<RepairRequest>,
+    ) -> Result<Response<AuditReport>, tonic::Status> {
+        let (leading, who) = self.may_change(&request, &request.get_ref().reason).await?;
+        let term = &leading.term;
+        let node = known_node(term, &request.into_inner().node)?;
+        if term.settings.borrow().read_only {
+            return Err(tonic::Status::aborted(
+                "the mode is read-only and nothing can be repaired; set another with trunkline mode first",
+            ));
+        }
+        let mut report = audits::audit(term, node.as_ref()).await;
+        audits::order(term, &mut report, &who).await;
+        Ok(Response::new(audit::report(&report)))
+    }
+}
+
+/// The node that was named, if one was.
+fn known_node(term: &Term, name: &str) -> Result<Option<NodeName>, tonic::Status> {
+    if name.is_empty() {
+        return Ok(None);
+    }
+    let unknown = || tonic::Status::not_found("there is no such node in the books");
+    let name: NodeName = name.parse().map_err(|_| unknown())?;
+    let known = term.states().contains_key(&name)
+        || term.actors().iter().any(|(_, handle)| handle.node == name);
+    if known { Ok(Some(name)) } else { Err(unknown()) }
 }
 
 /// ABORTED, not UNAVAILABLE: another coordinator would not do better, and the caller must read this.

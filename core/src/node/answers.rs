@@ -254,11 +254,17 @@ impl Node {
                 if let Some(interface) = branch.interface_mut() {
                     interface.vlan_tag = Some(vlan);
                 }
+                let care = &mut branch.care;
+                if care.health == Health::WrongTags && care.ordered.take().is_some() {
+                    // Whether they are right now, EC2 says, asked by id.
+                    care.suspect(now);
+                }
             }
             Ec2Reply::GroupsSet => {
                 // Without new groups, ours were set again.
                 if branch.care.drift.take().is_some() && branch.care.health == Health::WrongGroups {
                     branch.care.health = Health::Ok;
+                    branch.care.ordered = None;
                 }
                 if let (Some(interface), Some(groups)) = (branch.interface_mut(), wanted) {
                     interface.groups = groups;

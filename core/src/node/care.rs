@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::eni::Replaced;
 use crate::heal::{EniMissing, Health, MissingCase, Obstacle};
 use crate::id::{AssociationId, EniId, MacAddress, SecurityGroupId};
-use crate::time::Moment;
+use crate::time::{Moment, Timing};
 
 use super::holding::Interface;
 
@@ -59,6 +59,8 @@ pub(super) struct Care {
     pub(super) who_has: bool,
     /// The cluster allowed this repair.
     pub(super) granted: bool,
+    /// When an operator ordered its repair.
+    pub(super) ordered: Option<Moment>,
     /// The pod was evicted, or cannot be.
     pub(super) evicted: bool,
     /// The link was seen as it should be.
@@ -112,6 +114,11 @@ impl Care {
         self.bound && (self.health.is_loss() || asked || self.absent.is_some())
     }
 
+    /// An operator's order to repair it counts: once, and not for ever.
+    pub(super) fn is_ordered(&self, timing: &Timing, now: Moment) -> bool {
+        self.ordered.is_some_and(|at| !now.has_passed(at, timing.repair_order))
+    }
+
     /// Two whole readings agree that it is lost.
     pub(super) fn agreed(&self) -> bool {
         self.absent.is_some_and(|(first, last)| first != last)
@@ -138,6 +145,7 @@ impl Care {
         self.named = None;
         self.link_mac = None;
         self.granted = false;
+        self.ordered = None;
         self.evicted = false;
         self.link_change = None;
         self.link_failed = None;

@@ -50,6 +50,9 @@ pub enum Event {
     Settings(Settings),
     /// What the cluster's fuse says to this node, at the start of a term and whenever that changes.
     Fuse(FuseState),
+    /// An operator orders the repair of the branches that have, or have lost, these ENIs: what is proven lost is repaired in
+    /// place whatever `--heal` and the fuse of the repairs say; groups and tags that drifted are written again.
+    Repair(BTreeSet<EniId>),
     /// Time passed, or something outside changed that may end a wait.
     Tick,
 }

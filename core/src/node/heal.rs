@@ -10,7 +10,9 @@
 //! Nothing here takes anything from anybody: EC2 refuses an address or a VLAN that is in use, and then the pod is told
 //! that it cannot be repaired in place. A pod that ends meanwhile is released as any other.
 
-use crate::eni::{Ec2Call, Replaced, SearchBy};
+use std::collections::BTreeMap;
+
+use crate::eni::{Ec2Call, Replaced, SearchBy, Tag, tag};
 use crate::heal::{EniMissing, HealWait, Health, MissingCase, NextLook, Obstacle};
 use crate::id::PodUid;
 use crate::time::Moment;
@@ -61,7 +63,7 @@ impl Node {
         now: Moment,
         out: &mut Vec<Effect>,
     ) -> Result<(), Wait> {
-        let restore = self.settings.restore_groups;
+        let (restore, timing) = (self.settings.restore_groups, self.timing);
         let Some(branch) = self.branch_mut(uid, index) else {
             return Ok(());
         };
@@ -91,13 +93,52 @@ impl Node {
                 let obstacle = care.obstacle.unwrap_or(Obstacle::NotOurs);
                 Err(self.obstruct(uid, index, obstacle, now, out))
             }
-            Stage::Attached(interface, _) if care.drift.is_some() && restore => {
+            Stage::Attached(interface, _)
+                if care.health == Health::WrongTags && care.is_ordered(&timing, now) =>
+            {
+                let eni = interface.eni.clone();
+                match self.binding_tags(uid, index) {
+                    Some(tags) => {
+                        let call = Ec2Call::Tag { eni, tags };
+                        Err(self.mutate(uid, Step::Tag, index, call, out)?)
+                    }
+                    None => Ok(()),
+                }
+            }
+            Stage::Attached(interface, _)
+                if care.drift.is_some() && (restore || care.is_ordered(&timing, now)) =>
+            {
                 let (eni, groups) = (interface.eni.clone(), interface.groups.clone());
                 let call = Ec2Call::SetGroups { eni, groups };
                 Err(self.mutate(uid, Step::SetGroups, index, call, out)?)
             }
             _ => Ok(()),
         }
+    }
+
+    /// The tags that bind an ENI to its pod, where its tag names no other pod (design §4.1: the tag decides).
+    fn binding_tags(&self, uid: &PodUid, index: u8) -> Option<BTreeMap<String, String>> {
+        let holding = self.holdings.get(uid)?;
+        let branch = holding.branches.get(&index)?;
+        let interface = branch.interface()?;
+        let free = match &interface.uid_tag {
+            Tag::Absent => true,
+            Tag::Is(tagged) => tagged == uid,
+            Tag::Unreadable(_) => false,
+        };
+        let pod = &holding.pod;
+        free.then(|| {
+            [
+                (tag::POD_UID, pod.uid.to_string()),
+                (tag::POD_NAMESPACE, pod.namespace.to_string()),
+                (tag::POD_NAME, pod.name.to_string()),
+                (tag::INDEX, index.to_string()),
+                (tag::VLAN, branch.vlan.to_string()),
+            ]
+            .into_iter()
+            .map(|(key, value)| (key.to_owned(), value))
+            .collect()
+        })
     }
 
     /// A mutating call, unless the mode forbids it.

@@ -74,7 +74,8 @@ impl Node {
             }
             return self.check(uid, index, now, out);
         }
-        if self.settings.heal == HealMode::Report {
+        let ordered = care.is_ordered(&self.timing, now);
+        if self.settings.heal == HealMode::Report && !ordered {
             return Err(self.obstruct(uid, index, Obstacle::ReportOnly, now, out));
         }
         let addresses =

@@ -20,12 +20,14 @@
 //!   repaired, [`remake`] and [`mend_link`] take the steps, [`mended`] says what the answers mean.
 //! * [`adopt`] takes over what the inventory shows.
 //! * [`named`] says what a pod's annotation means.
+//! * [`audit`] compares EC2, the API server and the node with the books, and takes in an operator's order to repair.
 //! * [`notices`] tells of odd requests and of waits that last.
 
 mod adopt;
 mod agent;
 mod allocate;
 mod answers;
+pub mod audit;
 mod care;
 pub mod event;
 mod ghost;
@@ -216,6 +218,7 @@ impl Node {
             Event::Answer(op, answer) => self.on_answer(op, answer, now, &mut out),
             Event::Settings(settings) => self.on_settings(settings),
             Event::Fuse(state) => self.on_fuse(state),
+            Event::Repair(enis) => self.on_repair(&enis, now),
             Event::Tick => {}
         }
         self.vlans.tick(now, self.views_valid());

@@ -27,7 +27,9 @@ impl Node {
         if self.settings.read_only {
             return Err(Wait::ReadOnly);
         }
-        if self.settings.heal == HealMode::Report {
+        let timing = self.timing;
+        let ordered = self.branch_mut(uid, index).is_some_and(|b| b.care.is_ordered(&timing, now));
+        if self.settings.heal == HealMode::Report && !ordered {
             return Err(self.obstruct(uid, index, Obstacle::ReportOnly, now, out));
         }
         if let Some(why) = self.pods_blind {
@@ -36,7 +38,7 @@ impl Node {
         let Some(care) = self.branch_mut(uid, index).map(|b| &b.care) else {
             return Ok(());
         };
-        if care.granted || care.agreed() {
+        if ordered || care.granted || care.agreed() {
             return Ok(());
         }
         let (lost, of) = (self.lost(), self.bound());

@@ -24,6 +24,7 @@ mod engine;
 mod follow;
 mod metrics;
 mod objects;
+mod once;
 mod pods;
 #[cfg(test)]
 mod tests;
@@ -39,6 +40,7 @@ use trunkline_core::view::Blind;
 pub use accept::{Rejected, accept_list};
 pub use metrics::{ListWatchMetrics, Trouble};
 pub use objects::{Objects, cluster_objects, named_object, namespaced_objects};
+pub use once::{ListError, list_pods};
 pub(crate) use pods::LivePodWire;
 pub use pods::{PodWire, PodsEvent, PodsOfNode, parse_pod, watch_pods};
 

@@ -1556,6 +1556,9 @@ pub struct ClusterStatus {
     /// ENIs by how they are: `ok`, `missing`, `disassociated`, …
     #[prost(message, repeated, tag = "22")]
     pub health: ::prost::alloc::vec::Vec<Count>,
+    /// The last order to repair in this term, if there was one.
+    #[prost(message, optional, tag = "25")]
+    pub last_repair: ::core::option::Option<Decision>,
 }
 /// The EC2 inventory of this term.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -2059,6 +2062,86 @@ pub struct ModeStatus {
     #[prost(message, optional, tag = "3")]
     pub choice: ::core::option::Option<Decision>,
 }
+/// What is looked at.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AuditRequest {
+    /// Only this node; empty for all.
+    #[prost(string, tag = "1")]
+    pub node: ::prost::alloc::string::String,
+}
+/// What is to be repaired.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RepairRequest {
+    /// Only on this node; empty for all.
+    #[prost(string, tag = "1")]
+    pub node: ::prost::alloc::string::String,
+    /// Why; for the log and the event. Required.
+    #[prost(string, tag = "2")]
+    pub reason: ::prost::alloc::string::String,
+}
+/// What an audit found.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct AuditReport {
+    /// What is not as it should be, or on its way out.
+    #[prost(message, repeated, tag = "1")]
+    pub findings: ::prost::alloc::vec::Vec<AuditFinding>,
+    /// What could not be looked at. As long as there is any, the audit is not complete: what is not found may be there.
+    #[prost(message, repeated, tag = "2")]
+    pub unknown: ::prost::alloc::vec::Vec<AuditGap>,
+    /// Nodes whose books were looked at.
+    #[prost(uint64, tag = "3")]
+    pub nodes: u64,
+    /// ENIs in EC2's reading; 0 while that is unknown.
+    #[prost(uint64, tag = "4")]
+    pub enis: u64,
+    /// Pods in the API server's lists.
+    #[prost(uint64, tag = "5")]
+    pub pods: u64,
+}
+/// Something that is not as it should be.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AuditFinding {
+    /// Its class: `missing`, `disassociated`, `leaked-associated`, …; `cooling` is no trouble.
+    #[prost(message, optional, tag = "1")]
+    pub class: ::core::option::Option<Explanation>,
+    /// The node; empty for ENIs that belong to no node.
+    #[prost(string, tag = "2")]
+    pub node: ::prost::alloc::string::String,
+    /// ENI; empty where only an annotation tells of it.
+    #[prost(string, tag = "3")]
+    pub eni_id: ::prost::alloc::string::String,
+    /// VLAN id; 0 while unknown.
+    #[prost(uint32, tag = "4")]
+    pub vlan: u32,
+    /// The pod.
+    #[prost(message, optional, tag = "5")]
+    pub pod: ::core::option::Option<PodKey>,
+    /// Who shows what.
+    #[prost(string, tag = "6")]
+    pub seen: ::prost::alloc::string::String,
+    /// What is done about it by itself.
+    #[prost(message, optional, tag = "7")]
+    pub by_itself: ::core::option::Option<Explanation>,
+    /// What an order would do about it; missing where an order adds nothing.
+    #[prost(message, optional, tag = "8")]
+    pub on_order: ::core::option::Option<Explanation>,
+    /// The order was given.
+    #[prost(bool, tag = "9")]
+    pub ordered: bool,
+    /// A person should know of it.
+    #[prost(bool, tag = "10")]
+    pub trouble: bool,
+}
+/// Something that could not be looked at.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AuditGap {
+    /// The node; empty for the cluster.
+    #[prost(string, tag = "1")]
+    pub node: ::prost::alloc::string::String,
+    /// Why.
+    #[prost(string, tag = "2")]
+    pub sentence: ::prost::alloc::string::String,
+}
 /// What waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
@@ -2422,6 +2505,50 @@ pub mod status_client {
                 .insert(GrpcMethod::new("trunkline.v1.Status", "SetMode"));
             self.inner.unary(req, path, codec).await
         }
+        /// Compares EC2 (a new whole reading), the API server (a consistent LIST) and the nodes (their agents' views) with the
+        /// books. Changes nothing.
+        pub async fn audit(
+            &mut self,
+            request: impl tonic::IntoRequest<super::AuditRequest>,
+        ) -> std::result::Result<tonic::Response<super::AuditReport>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/trunkline.v1.Status/Audit",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("trunkline.v1.Status", "Audit"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// The same, and orders the repair of what an order can repair (verb `update`).
+        pub async fn repair(
+            &mut self,
+            request: impl tonic::IntoRequest<super::RepairRequest>,
+        ) -> std::result::Result<tonic::Response<super::AuditReport>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/trunkline.v1.Status/Repair",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("trunkline.v1.Status", "Repair"));
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -2512,6 +2639,17 @@ pub mod status_server {
             &self,
             request: tonic::Request<super::SetModeRequest>,
         ) -> std::result::Result<tonic::Response<super::ModeStatus>, tonic::Status>;
+        /// Compares EC2 (a new whole reading), the API server (a consistent LIST) and the nodes (their agents' views) with the
+        /// books. Changes nothing.
+        async fn audit(
+            &self,
+            request: tonic::Request<super::AuditRequest>,
+        ) -> std::result::Result<tonic::Response<super::AuditReport>, tonic::Status>;
+        /// The same, and orders the repair of what an order can repair (verb `update`).
+        async fn repair(
+            &self,
+            request: tonic::Request<super::RepairRequest>,
+        ) -> std::result::Result<tonic::Response<super::AuditReport>, tonic::Status>;
     }
     /// The leader's books.
     #[derive(Debug)]
@@ -3014,6 +3152,92 @@ pub mod status_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = SetModeSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/trunkline.v1.Status/Audit" => {
+                    #[allow(non_camel_case_types)]
+                    struct AuditSvc<T: Status>(pub Arc<T>);
+                    impl<T: Status> tonic::server::UnaryService<super::AuditRequest>
+                    for AuditSvc<T> {
+                        type Response = super::AuditReport;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::AuditRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Status>::audit(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = AuditSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/trunkline.v1.Status/Repair" => {
+                    #[allow(non_camel_case_types)]
+                    struct RepairSvc<T: Status>(pub Arc<T>);
+                    impl<T: Status> tonic::server::UnaryService<super::RepairRequest>
+                    for RepairSvc<T> {
+                        type Response = super::AuditReport;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::RepairRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Status>::repair(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = RepairSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

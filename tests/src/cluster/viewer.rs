@@ -48,18 +48,37 @@ impl Cluster {
 
     /// Runs `trunkline` with these words and returns what it prints; what it says on failure is the error.
     pub async fn trunkline(&self, token: &std::path::Path, words: &[&str]) -> Result<String> {
+        let output = self.command(token, words).await?;
+        if output.status.success() {
+            return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+        }
+        Err(Error::say(String::from_utf8_lossy(&output.stderr).trim().to_owned()))
+    }
+
+    /// Runs `trunkline` with these words and returns exit code, output and what it says on failure.
+    pub async fn trunkline_code(
+        &self,
+        token: &std::path::Path,
+        words: &[&str],
+    ) -> Result<(Option<i32>, String, String)> {
+        let output = self.command(token, words).await?;
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Ok((output.status.code(), text(&output.stdout), text(&output.stderr)))
+    }
+
+    async fn command(
+        &self,
+        token: &std::path::Path,
+        words: &[&str],
+    ) -> Result<std::process::Output> {
         let line = self.command_line(token)?;
         let (program, flags) = line.split_first().ok_or_else(|| Error::say("no command"))?;
-        let output = tokio::process::Command::new(program)
+        tokio::process::Command::new(program)
             .args(flags)
             .args(words)
             .kill_on_drop(true)
             .output()
             .await
-            .map_err(|error| Error::say(format!("cannot start {program}: {error}")))?;
-        if output.status.success() {
-            return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
-        }
-        Err(Error::say(String::from_utf8_lossy(&output.stderr).trim().to_owned()))
+            .map_err(|error| Error::say(format!("cannot start {program}: {error}")))
     }
 }

@@ -18,7 +18,8 @@ pub(super) fn keep(why: Keep) -> Explanation {
     Explanation { reason: why.name().to_owned(), sentence: why.sentence().to_owned() }
 }
 
-fn decision(decision: &control::Decision) -> Decision {
+/// What a person decided.
+pub(super) fn decision(decision: &control::Decision) -> Decision {
     Decision {
         what: decision.what.clone(),
         by: decision.by.clone(),

@@ -76,6 +76,7 @@ pub(super) fn cluster(term: &Term, shared: &Shared, seen: &[Seen]) -> ClusterSta
         buckets: term.cloud.budgets().into_iter().map(bucket).collect(),
         fuse: Some(super::brakes::fuse(&brakes)),
         mode_choice: Some(super::brakes::mode(&brakes)),
+        last_repair: brakes.repair.as_ref().map(super::brakes::decision),
         health: health(seen.iter().filter_map(|s| s.books.as_ref()).map(|b| &b.books)),
     }
 }

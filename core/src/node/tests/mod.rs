@@ -3,6 +3,7 @@
 
 mod allocation;
 mod attacks;
+mod audit;
 mod heal;
 mod properties;
 mod release;
