@@ -24,6 +24,7 @@ pub mod objects;
 pub mod poll;
 pub mod ports;
 pub mod process;
+pub mod runtime;
 pub mod simulation;
 pub mod tokens;
 

@@ -52,6 +52,11 @@ fn version() -> Result<&'static str, Failure> {
 }
 
 fn cached() -> Result<PathBuf, Failure> {
+    Ok(cache()?.join(format!("control-plane-{}", version()?)))
+}
+
+/// The per-user folder of everything that is built once.
+pub(crate) fn cache() -> Result<PathBuf, Failure> {
     let base = std::env::var_os("XDG_CACHE_HOME")
         .filter(|value| !value.is_empty())
         .map(PathBuf::from)
@@ -59,7 +64,7 @@ fn cached() -> Result<PathBuf, Failure> {
         .ok_or_else(|| {
             Failure::Say("neither XDG_CACHE_HOME nor HOME is set: nowhere to keep etcd".to_owned())
         })?;
-    Ok(base.join("trunkline").join(format!("control-plane-{}", version()?)))
+    Ok(base.join("trunkline"))
 }
 
 fn build(folder: &Path) -> Result<(), Failure> {
@@ -130,7 +135,7 @@ fn compile(out: &Path) -> Result<(), Failure> {
 }
 
 /// A sign of life while Go compiles.
-fn tick(done: &std::sync::atomic::AtomicBool) {
+pub(crate) fn tick(done: &std::sync::atomic::AtomicBool) {
     let mut seconds = 0u32;
     while !done.load(std::sync::atomic::Ordering::Acquire) {
         std::thread::sleep(Duration::from_secs(1));

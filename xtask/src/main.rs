@@ -10,6 +10,7 @@ mod deny;
 mod failure;
 mod generate;
 mod run;
+mod runtime;
 mod suites;
 mod tools;
 
@@ -33,6 +34,8 @@ enum Command {
     },
     /// Find or build etcd and kube-apiserver and print the folder that holds them.
     ControlPlane,
+    /// Find or build containerd and runc, for the suite on a real container runtime, and print the folder that holds them.
+    Runtime,
     /// Run every suite, set-up included.
     Test(suites::Options),
     /// The model checker: every order of events of small worlds, with all rules and with each rule taken out.
@@ -66,6 +69,9 @@ fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Gen { check } => generate::run(check),
         Command::ControlPlane => control_plane::find_or_build().map(|folder| {
+            println!("{}", folder.display());
+        }),
+        Command::Runtime => runtime::find_or_build().map(|folder| {
             println!("{}", folder.display());
         }),
         Command::Test(options) => suites::run(&options),
