@@ -35,6 +35,9 @@ locks! {
     /// What was seen under another kubelet start says nothing: the new kubelet may have removed the cgroup only because
     /// its server lags, and start the pod once it catches up.
     SeenUnderThisStart = "seen-under-this-start",
+    /// A cgroup that the first look after a kubelet start shows may be left over: a kubelet that does not know its pod
+    /// removes it, and starts the pod later.
+    LeftoverProvesNothing = "leftover-proves-nothing",
     /// A kubelet start or reboot withdraws what was stated, on the agent and at the coordinator.
     StartWithdraws = "start-withdraws",
     /// The journal is of this boot: a reboot removes every cgroup at once.

@@ -25,7 +25,6 @@ const BASE: Setup = Setup {
     vlans: 0,
     liar: false,
     residual: false,
-    leftover: false,
     fresh: true,
     horizon: 8,
     rules: &[Rule::LivePodKeepsEni, Rule::RunningLinkKeepsEni, Rule::DeletedIsTrue],
@@ -190,15 +189,6 @@ pub const REMAINS: Setup = Setup {
     residual: true,
     goals: &[],
     ..MOMENT
-};
-
-/// The other half of it.
-pub const LEFTOVER: Setup = Setup {
-    name: "leftover",
-    about: "as 'restart', and a kubelet may start onto a server that shows the time before the pod's creation while the pod's cgroup is left over from its former life",
-    leftover: true,
-    goals: &[],
-    ..RESTART
 };
 
 /// Power loss.

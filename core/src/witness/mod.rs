@@ -16,10 +16,14 @@
 //! A pod that is missing from a complete list is only suspect. The coordinator is told and asks the API server; its
 //! `Gone` opens the case, its `Alive` makes this agent's view stale.
 //!
+//! A cgroup that the first look after a kubelet start shows may be left over from before it, and counts as seen only later
+//! ([`leftover`]).
+//!
 //! A short-lived pod's cgroup may come and go between two looks. inotify tells of it ([`Sighting::CgroupAppeared`]); it
 //! counts as seen once the next look shows the kubelet start of the look before.
 
 mod case;
+mod leftover;
 pub mod mac;
 mod report;
 #[cfg(test)]
@@ -38,6 +42,7 @@ use crate::view::{Blind, Complete, Look, Pod, Snapshot, View};
 
 use case::Case;
 pub use case::CaseState;
+use leftover::Leftovers;
 use report::Told;
 
 /// Cgroups that may be remembered beyond those that are there before it is asked which are still needed.
@@ -140,6 +145,7 @@ pub struct Witness {
     session: Option<Told>,
     owned: BTreeMap<EniId, OwnedBranch>,
     seen: BTreeMap<PodUid, CgroupSeen>,
+    leftovers: Leftovers,
     unplaced: BTreeMap<PodUid, KubeletStart>,
     look: Option<Look>,
     first_macs: Option<BTreeSet<MacAddress>>,
@@ -195,6 +201,7 @@ impl Witness {
             session: None,
             owned: BTreeMap::new(),
             seen,
+            leftovers: Leftovers::default(),
             unplaced: BTreeMap::new(),
             look: None,
             first_macs: None,
@@ -479,14 +486,25 @@ impl Witness {
         look
     }
 
-    /// What was glimpsed since the last look counts if this look is valid and shows the same kubelet start.
+    /// What was glimpsed since the last look counts if this look is valid and shows the same kubelet start. What may be left
+    /// over from before this kubelet start does not, yet.
     fn place_cgroups(&mut self, look: &Look) {
         let glimpsed = std::mem::take(&mut self.unplaced);
         let (Some(start), Ok(cgroups)) = (look.kubelet(), &look.cgroups) else {
             return;
         };
+        let known = |uid: &PodUid| self.seen.get(uid).is_some_and(|seen| seen.start == start);
+        self.leftovers.look(look.at, start, cgroups, known, &self.timing);
         let glimpsed = glimpsed.into_iter().filter(|(_, at)| *at == start).map(|(uid, _)| uid);
-        for uid in cgroups.iter().cloned().chain(glimpsed) {
+        let placed: Vec<PodUid> = cgroups
+            .iter()
+            .cloned()
+            .chain(glimpsed)
+            .filter(|uid| {
+                !self.leftovers.contains(uid) || !lock::holds(Lock::LeftoverProvesNothing)
+            })
+            .collect();
+        for uid in placed {
             self.seen.insert(
                 uid.clone(),
                 CgroupSeen { kubelet_uid: uid, boot: look.boot.clone(), start },

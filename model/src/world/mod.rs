@@ -155,9 +155,6 @@ pub struct Setup {
     pub liar: bool,
     /// A kubelet may start onto an old server even after the last look (the risk that remains).
     pub residual: bool,
-    /// A kubelet may start onto a server that shows the time before a pod's creation although the pod's cgroup is still
-    /// there from its former life (the risk that remains).
-    pub leftover: bool,
     /// The trunk is new, so that no VLAN of it was ever used.
     pub fresh: bool,
     /// Last tick.

@@ -119,14 +119,10 @@ impl World {
             Kind::KubeletStarts => once(!host.kubelet, out),
             // From the last look on which a release rests, an old server is the risk that remains.
             Kind::KubeletStartsOld | Kind::KubeletStartsOlder => {
-                // So is one that forgets a pod whose cgroup its former life has left behind.
-                let leftover = kind == Kind::KubeletStartsOlder
-                    && !setup.leftover
-                    && host.tenants.values().any(|t| t.cgroup);
                 let barrier = self.notes.sealed.is_some_and(|at| self.tick < at + 2);
                 let cut = !self.notes.cut.is_empty() && self.notes.sealed.is_some();
                 let known = setup.residual || !(barrier || cut);
-                once(!host.kubelet && known && !leftover, out);
+                once(!host.kubelet && known, out);
             }
             Kind::Reboot
             | Kind::WrongCgroups

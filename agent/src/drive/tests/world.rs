@@ -171,13 +171,13 @@ pub(super) fn listed(pods: &[&str]) -> PodsEvent {
 }
 
 impl World {
-    /// A node with the agent's pod and pod `a`, whose branch link is there.
+    /// A node with the agent's pod. The branch link of pod `a` is there already.
     pub(super) fn new(journal: Option<Journal>) -> Self {
         let clock = Clock::virtual_time();
         let node = Arc::new(Node {
             scene: Mutex::new(Scene {
                 start: Some(1),
-                cgroups: Ok([uid("own"), uid("a")].into()),
+                cgroups: Ok([uid("own")].into()),
                 branch_link: true,
                 hangs: false,
                 boot_fails: false,
@@ -229,10 +229,12 @@ impl World {
         self.session.send(SessionEvent::Told(message)).await.unwrap();
     }
 
-    /// Connected, pod `a` listed and owned.
+    /// Connected, pod `a` listed and owned. Its cgroup came after the first look, so that it counts as seen.
     pub(super) async fn settled(journal: Option<Journal>) -> (Self, mpsc::Receiver<FromAgent>) {
         let world = Self::new(journal);
         let sent = world.connect().await;
+        seconds(6).await;
+        world.scene(|scene| scene.cgroups = Ok([uid("own"), uid("a")].into()));
         world.told(ToAgent::OwnedAll(vec![owned("a")])).await;
         world.pods.send(listed(&["own", "a"])).await.unwrap();
         seconds(12).await;
