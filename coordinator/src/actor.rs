@@ -304,6 +304,12 @@ impl Actor {
         self.step(Event::Inventory { began: inventory.began, enis: records });
     }
 
+    /// ENIs of this node that were deleted within the time for which EC2 may go on counting them.
+    fn deleted_of_late(&self) -> usize {
+        let (now, window) = (self.term.clock.now(), self.term.timing.ec2_consistency);
+        self.deleted.values().filter(|at| !now.has_passed(**at, window)).count()
+    }
+
     fn ask_fuse(&mut self) {
         let state = self.term.control.fuse_of(&self.instance);
         self.step(Event::Fuse(state));
@@ -318,7 +324,8 @@ impl Actor {
                     && failure.class == FailureClass::BranchLimit
                 {
                     let books = self.node.report(self.term.clock.now());
-                    let held = may_be_associated(&books.pods, books.strangers.len(), &branch);
+                    let others = books.strangers.len() + self.deleted_of_late();
+                    let held = may_be_associated(&books.pods, others, &branch);
                     self.term.branch_limit_refused(&self.name, held);
                 }
                 self.step(Event::Answer(op, answer));
@@ -496,9 +503,9 @@ fn counted_step(call: &Ec2Call) -> Option<Step> {
 
 /// The most branches that EC2 may have counted when it refused to associate `refused`. A lower limit that is believed
 /// (`LIM-2`) holds for every node of the type, so whatever may have been counted is: one whose call is under way or in
-/// doubt, and one that was disassociated of late, whose slot EC2 frees only seconds later (`ec2.md` §13 row 5). A branch
-/// that EC2 refused for the same reason was not.
-fn may_be_associated(pods: &[PodReport], strangers: usize, refused: &EniId) -> u32 {
+/// doubt, and one that was disassociated of late, whose slot EC2 frees only seconds later (`ec2.md` §13 row 5), even if
+/// its cooldown was short and it is deleted already. A branch that EC2 refused for the same reason was not.
+fn may_be_associated(pods: &[PodReport], others: usize, refused: &EniId) -> u32 {
     let branches = pods.iter().flat_map(|pod| {
         let full = matches!(
             &pod.wait,
@@ -510,7 +517,7 @@ fn may_be_associated(pods: &[PodReport], strangers: usize, refused: &EniId) -> u
             _ => true,
         })
     });
-    u32::try_from(branches.count() + strangers).unwrap_or(u32::MAX)
+    u32::try_from(branches.count() + others).unwrap_or(u32::MAX)
 }
 
 /// `contract.md` §20.

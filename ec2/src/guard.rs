@@ -3,10 +3,10 @@
 //! 1. **Lease fence.** Before every attempt, and again directly before it is sent (resolving credentials may take
 //!    seconds), the lease deadline is asked. An attempt after the deadline is refused, the SDK's own retries included. The
 //!    same holds for an operation that the mode in force forbids.
-//! 2. **Whole bodies.** The SDK reads a reply that was cut anywhere after its root tag as a success with the items read
-//!    so far, half-read ids and no page token (`ec2.md` §3). A 2xx whose body does not end in this operation's closing
-//!    tag is refused; so are errors and foreign bodies under 200, which operations without modelled output would take
-//!    for success.
+//! 2. **Whole bodies.** The SDK reads a reply that was cut or garbled anywhere after its root tag as a success with the
+//!    items read so far, half-read ids and no page token (`ec2.md` §3). A 2xx whose body is not a well-formed reply of this
+//!    operation ([`crate::body`]) is refused; so are errors and foreign bodies under 200, which operations without modelled
+//!    output would take for success.
 //! 3. **What may have happened.** Each attempt that was sent and not definitely refused is remembered, because the SDK
 //!    tells only how the last attempt ended: a 500 that was in truth carried out, followed by a throttled retry, is not a
 //!    throttled call.
@@ -25,6 +25,7 @@ use aws_smithy_runtime_api::client::interceptors::context::{
 use aws_smithy_runtime_api::client::runtime_components::RuntimeComponents;
 use aws_smithy_types::config_bag::ConfigBag;
 
+use crate::body::is_whole;
 use crate::classify;
 use crate::lane::Lane;
 use crate::settings::LeaseDeadline;
@@ -113,14 +114,6 @@ impl fmt::Debug for Guard {
     }
 }
 
-/// Whether a body is a whole reply of `operation`.
-fn is_whole(body: &[u8], operation: &str) -> bool {
-    body.trim_ascii_end()
-        .strip_suffix(b"Response>")
-        .and_then(|rest| rest.strip_suffix(operation.as_bytes()))
-        .is_some_and(|rest| rest.ends_with(b"</"))
-}
-
 impl Intercept for Guard {
     fn name(&self) -> &'static str {
         "Guard"
@@ -198,25 +191,6 @@ impl Intercept for Guard {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn only_the_operations_own_closing_tag_ends_a_whole_reply() {
-        let whole: &[u8] = b"<AResponse xmlns=\"x\"><return>true</return></AResponse>\n ";
-        assert!(is_whole(whole, "A"));
-        let trimmed = whole.trim_ascii_end();
-        for cut in 0..trimmed.len() {
-            assert!(!is_whole(&trimmed[..cut], "A"), "cut at {cut}");
-        }
-        for body in [
-            "",
-            "garbage",
-            "<Response><Errors></Errors></Response>",
-            "<BAResponse></BAResponse>",
-            "AResponse>",
-        ] {
-            assert!(!is_whole(body.as_bytes(), "A"), "{body}");
-        }
-    }
 
     #[test]
     fn an_unanswered_attempt_is_not_forgotten_when_a_later_one_is_refused() {

@@ -12,6 +12,7 @@
 //! Calls are held back by our own token buckets, one an operation ([`trunkline_core::bucket`]), by priority.
 
 mod action;
+mod body;
 mod call;
 mod classify;
 mod client;

@@ -1,7 +1,7 @@
 //! Reading many.
 //!
 //! A list is whole or an error: an error on any page, an item that cannot be read, a page token that repeats throw all of
-//! it away, because what is missing from a short list would read as absent. Empty pages are passed over, empty tokens
+//! it away, because what is missing from a short list would read as absent; so does an item that is not what was asked for. Empty pages are passed over, empty tokens
 //! end the list (`ec2.md` §3, §8.3). Items that a later page repeats replace the earlier ones: pages are no snapshot.
 //! What a list does not show is a hint and nothing more.
 
@@ -168,9 +168,10 @@ impl Ec2 {
         }
     }
 
-    /// The filters that select this cluster's ENIs. The VPC is checked on each item, since tags may be copied.
+    /// The filters that select this cluster's ENIs. Tags may be copied to another VPC's.
     pub(crate) fn inventory_filter(&self) -> Vec<Filter> {
         vec![
+            filter("vpc-id", self.inner.vpc.as_str()),
             filter(
                 &format!("tag:{}{}", tag::CLUSTER_PREFIX, self.inner.cluster),
                 tag::CLUSTER_VALUE,
@@ -186,7 +187,13 @@ impl Ec2 {
         priority: Priority,
     ) -> Result<Vec<EniRecord>, Ec2Failure> {
         let found = self.list_all(filters, priority).await?;
-        Ok(found.into_iter().filter(|d| d.ours).map(|d| d.record).collect())
+        // To leave it out would make one of ours disappear whose tag or VPC was garbled on its way.
+        if let Some(odd) = found.iter().find(|d| !d.ours) {
+            let why =
+                format!("{} does not have the tags and VPC that were asked for", odd.record.id);
+            return Err(self.unbelievable(Action::DescribeNetworkInterfaces, &why));
+        }
+        Ok(found.into_iter().map(|d| d.record).collect())
     }
 
     /// All ENIs that match, by id.
