@@ -53,6 +53,26 @@ impl Node {
         Err(Wait::Heal(HealWait::ClusterFuse))
     }
 
+    /// A repair that was held back (too much lost at once, the mode, a view that was not valid) does not act on what EC2 said
+    /// long ago: it may have lied then, and stopped since. Once a Create was sent it has to be seen through.
+    fn forget_old_proof(&mut self, uid: &PodUid, index: u8, now: Moment) -> bool {
+        let fresh = self.timing.heal_recheck.saturating_mul(2);
+        let Some(branch) = self.branch_mut(uid, index) else {
+            return false;
+        };
+        let unsent = branch.stage == Stage::Reserved && !branch.create_unsure;
+        let Some(lost) = branch.care.lost.as_mut().filter(|_| unsent) else {
+            return false;
+        };
+        let old = lost.proof.as_ref().is_some_and(|proof| now.has_passed(proof.at(), fresh));
+        if old {
+            lost.proof = None;
+            branch.care.granted = false;
+            branch.care.suspect(now);
+        }
+        old
+    }
+
     /// The ENI exists, or a new one was made: it is associated, on the VLAN that the pod's link has.
     pub(super) fn associate_again(
         &mut self,
@@ -96,6 +116,9 @@ impl Node {
         out: &mut Vec<Effect>,
     ) -> Result<(), Wait> {
         self.allowed(uid, index, now, out)?;
+        if self.forget_old_proof(uid, index, now) {
+            return self.check(uid, index, now, out);
+        }
         let Some(holding) = self.holdings.get(uid) else {
             return Ok(());
         };

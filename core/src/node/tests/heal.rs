@@ -239,9 +239,31 @@ fn when_all_enis_of_a_node_are_missing_a_second_whole_inventory_has_to_agree() {
     assert_eq!((world.creates, world.wait_of(1)), (6, Some("heal-node-fuse")));
     world.step(Event::Inventory { began: world.now, enis: vec![] });
     world.pass(Duration::from_secs(1));
+    assert_eq!(world.creates, 6, "what EC2 said of each by id is old by now: it is asked again");
+    world.pass(Duration::from_secs(60));
     assert_eq!(world.creates, 12);
     rounds(&mut world, 2);
     assert_eq!(world.healed.len(), 6);
+}
+
+#[test]
+fn a_repair_that_the_fuse_held_back_does_not_act_on_what_ec2_said_before() {
+    let mut world = crowded(6);
+    let all = world.enis.clone();
+    world.enis.clear();
+    world.inventory();
+    world.pass(Duration::from_secs(200));
+    assert_eq!(world.wait_of(1), Some("heal-node-fuse"));
+    // EC2 had lied, and shows everything again; the reading that opens the fuse is still of before.
+    let began = world.now;
+    world.enis = all;
+    world.step(Event::Inventory { began, enis: vec![] });
+    world.pass(Duration::from_secs(300));
+    rounds(&mut world, 2);
+    assert_eq!(world.creates_sent, 6, "nobody needed another ENI, and none was asked for");
+    for n in 1..=6 {
+        assert_eq!((class_of(&world, n), world.wait_of(n)), (Health::Ok, None));
+    }
 }
 
 #[test]

@@ -69,6 +69,8 @@ pub(super) struct World {
     pub made: BTreeMap<EniId, EniRecord>,
     pub mutations: Vec<(Step, EniId)>,
     pub creates: u32,
+    /// Creates that were sent, refused and repeated ones too.
+    pub creates_sent: u32,
     /// Failures to answer with instead of acting, per step.
     pub refuse: BTreeMap<Step, VecDeque<FailureClass>>,
     /// How many calls act and then lose their reply, per step.
@@ -188,6 +190,7 @@ impl World {
             made: BTreeMap::new(),
             mutations: vec![],
             creates: 0,
+            creates_sent: 0,
             refuse: BTreeMap::new(),
             lose: BTreeMap::new(),
             gets_unknown: false,
@@ -572,6 +575,7 @@ impl World {
     fn act(&mut self, call: Ec2Call) -> Ec2Answer {
         match call {
             Ec2Call::Create(create) => {
+                self.creates_sent += 1;
                 let old = create.replaced.as_ref().map(|old| old.eni.to_string());
                 let token = format!(
                     "{}/{}/{}/{}",
