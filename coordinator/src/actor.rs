@@ -18,7 +18,7 @@ use trunkline_core::message::{FromAgent, ToAgent};
 use trunkline_core::node::Node;
 use trunkline_core::node::audit::{Audit, Evidence};
 use trunkline_core::node::event::{
-    Annotated, Answer, Effect, Event, Evicted, Lookup, Notice, NoticeKind, OpId, Released,
+    Annotated, Answer, Cleared, Effect, Event, Evicted, Lookup, Notice, NoticeKind, OpId, Released,
     SessionOpened,
 };
 use trunkline_core::node::report::{BranchState, NodeReport as Books, PodReport};
@@ -422,6 +422,7 @@ impl Actor {
             Effect::Send(message) => self.send(message),
             Effect::Notify(notice) => self.notify(notice),
             Effect::Released(released) => self.released(&released),
+            Effect::Cleared(cleared) => self.cleared(cleared),
             Effect::Kept(why) => term.metrics.brakes.kept(why),
             Effect::Vetoed { pod, froze } => self.vetoed(&pod, froze),
             Effect::Wake(at) => self.wake = Some(self.wake.map_or(at, |w| w.min(at))),
@@ -474,6 +475,27 @@ impl Actor {
             self.request_id.take(),
             self.term.clock.now(),
         ));
+    }
+
+    /// The lasting record of an ENI that went with its instance is this line; where its pod and VLAN are known, the
+    /// release record has it, too.
+    fn cleared(&mut self, cleared: Cleared) {
+        let pod = cleared.pod.as_ref().map(tracing::field::display);
+        tracing::info!(
+            node = %self.name,
+            instance = %cleared.dead.instance(),
+            eni = %cleared.eni,
+            pod,
+            dead = cleared.dead.by().name(),
+            "deleted what a dead instance left"
+        );
+        if let (Some(pod), Some(vlan)) = (cleared.pod, cleared.vlan) {
+            let (eni, step) = (cleared.eni, Step::Delete);
+            self.released(&Released { eni, pod, vlan, step, basis: None });
+        } else {
+            self.deleted.insert(cleared.eni, self.term.clock.now());
+            self.term.metrics.released(Step::Delete);
+        }
     }
 
     fn vetoed(&self, pod: &PodRef, froze: Option<BTreeSet<PodUid>>) {
@@ -543,6 +565,7 @@ fn reason_of(kind: NoticeKind) -> (Severity, Reason) {
         NoticeKind::HealFrozen => (Severity::Warning, Reason::BranchENIHealFrozen),
         NoticeKind::BranchDrifted => (Severity::Warning, Reason::BranchENIDrifted),
         NoticeKind::Evicted => (Severity::Warning, Reason::BranchENIPodEvicted),
+        NoticeKind::RemainsKept => (Severity::Warning, Reason::DeadInstanceENIKept),
     }
 }
 

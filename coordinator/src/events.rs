@@ -71,6 +71,7 @@ pub enum Reason {
     BranchENIDrifted,
     BranchENIPodEvicted,
     RepairOrdered,
+    DeadInstanceENIKept,
 }
 
 /// Type of an event.

@@ -74,6 +74,11 @@ impl Inventory {
         indexes.into_iter().filter_map(|i| self.enis.get(i).cloned()).collect()
     }
 
+    /// Every instance that an ENI's tag, or its attachment, names.
+    pub fn instances(&self) -> impl Iterator<Item = &InstanceId> {
+        self.by_instance.keys()
+    }
+
     /// Trunks that must exist, or have existed, for this instance: by their own tag, or named by its branches.
     pub fn trunks_of(&self, instance: &InstanceId) -> BTreeSet<EniId> {
         self.of_node(instance, None)

@@ -10,6 +10,7 @@ use trunkline_core::fact::{GoneBy, Over, OverKind, Way};
 use trunkline_core::id::{EniId, Epoch, InstanceId, NodeName, PodRef};
 use trunkline_core::node::event::Released;
 use trunkline_core::time::Moment;
+use trunkline_core::verdict::Proof;
 use trunkline_core::wait::Step;
 
 /// Records that are kept.
@@ -112,8 +113,12 @@ impl Record {
             at_ms.saturating_sub(u64::try_from(now.since(moment).as_millis()).unwrap_or(u64::MAX))
         };
         let basis = released.basis.as_ref();
-        let stated = basis.map(|basis| {
-            let reported = &basis.proof.reported;
+        let proof = basis.and_then(|basis| match &basis.proof {
+            Proof::Pod(proof) => Some((basis, proof)),
+            Proof::Instance(_) => None,
+        });
+        let stated = proof.map(|(basis, proof)| {
+            let reported = &proof.reported;
             let facts = reported.facts();
             Stated {
                 received_ms: wall(basis.stated),
@@ -124,9 +129,9 @@ impl Record {
                 kubelet_start: facts.start.0,
             }
         });
-        let confirmed = basis.map(|basis| Confirmed {
-            at_ms: wall(basis.proof.own.at()),
-            said: said_name(&basis.proof.own),
+        let confirmed = proof.map(|(basis, proof)| Confirmed {
+            at_ms: wall(proof.own.at()),
+            said: said_name(&proof.own),
             rv: basis.rv.as_ref().map(ToString::to_string).unwrap_or_default(),
         });
         Self {

@@ -6,6 +6,7 @@
 //!   another.
 //! * [`nodes`]: Node and CNINode objects, trunks, capacity; one task per node name.
 //! * [`actor`]: the books of one instance; one task each.
+//! * `reaper`: finds instances that are dead, so that their books clear away what they left.
 //! * [`grpc`]: agents' sessions and the status service; [`identity`] says which node an agent speaks for.
 //! * [`control`]: what stops releasing, the fuse and the mode; [`ledger`]: what was released and why.
 //! * [`api`], [`cloud`]: the Kubernetes API and EC2; [`inventory`]: what EC2 has of this cluster.
@@ -26,6 +27,7 @@ pub mod inventory;
 pub mod ledger;
 pub mod metrics;
 pub mod nodes;
+mod reaper;
 pub mod replica;
 pub mod run;
 pub mod term;

@@ -227,6 +227,11 @@ impl Term {
         Some((instance, handle))
     }
 
+    /// The name under which an instance is, or was last, known.
+    pub fn name_of(&self, instance: &InstanceId) -> Option<NodeName> {
+        lock(&self.actors).get(instance).map(|handle| handle.node.clone())
+    }
+
     /// All books.
     pub fn actors(&self) -> Vec<(InstanceId, Handle)> {
         lock(&self.actors).iter().map(|(i, h)| (i.clone(), h.clone())).collect()

@@ -35,7 +35,7 @@ use crate::ledger::Ledger;
 use crate::metrics::Metrics;
 use crate::run::{OLDEST_MINOR, RunError};
 use crate::term::{Parts, Term};
-use crate::{events, inventory, watchers};
+use crate::{events, inventory, reaper, watchers};
 
 /// Name of the agents' ServiceAccount (design §8).
 const AGENT_ACCOUNT: &str = "trunkline-agent";
@@ -274,6 +274,7 @@ impl Terms {
         let metrics = self.watch_metrics.clone();
         term.spawn(watchers::follow_cooldown(term.clone(), metrics, cooldown));
         watchers::start_nodes(&term, &self.watch_metrics);
+        term.spawn(reaper::run(term.clone()));
         let namespace = self.config.namespace.as_str();
         let verifier =
             Arc::new(Verifier::new(term.api.clone(), self.clock, namespace, AGENT_ACCOUNT));

@@ -168,6 +168,13 @@ text_id!(
     |t| !t.is_empty() && t.len() <= 64 && t.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'.' || b == b'-')
 );
 
+/// For a machine whose Node object nobody remembers.
+impl From<&InstanceId> for NodeName {
+    fn from(instance: &InstanceId) -> Self {
+        Self(instance.0.clone())
+    }
+}
+
 impl InstanceId {
     /// Reads the instance id from `Node.spec.providerID`: the text after the last `/` (`CNN-2`).
     pub fn from_provider_id(provider_id: &str) -> Result<Self, InvalidId> {

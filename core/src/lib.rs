@@ -10,6 +10,7 @@
 
 pub mod annotation;
 pub mod bucket;
+pub mod dead;
 pub mod eni;
 pub mod fact;
 pub mod fuse;

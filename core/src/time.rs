@@ -123,6 +123,10 @@ timing! {
     evict_window = 60_000,
     /// How long an operator's order to repair a branch counts, where nothing comes of it earlier.
     repair_order = 3_600_000,
+    /// How often an instance whose Node object is gone is looked at.
+    dead_check = 60_000,
+    /// Shortest distance between the two looks in which nothing was left of an instance (design §4.4).
+    dead_absence = 1_800_000,
     /// EC2 inventory interval.
     inventory_interval = 300_000,
 }

@@ -50,7 +50,8 @@ impl Ec2 {
     /// The same, with EC2's request id for the record.
     pub async fn release_recorded(&self, permit: DeletePermit) -> Done {
         let eni = permit.eni();
-        tracing::info!(%eni, uid = %permit.uid(), epoch = %permit.epoch(), stage = ?permit.stage(), "releasing");
+        let uid = permit.uid().map(tracing::field::display);
+        tracing::info!(%eni, uid, epoch = %permit.epoch(), stage = ?permit.stage(), "releasing");
         match permit.stage() {
             PermitStage::Disassociate(association) => self.disassociate(association).await,
             PermitStage::Delete => match self.delete(eni, Priority::Release).await {

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Notify, watch};
-use trunkline_core::id::NodeName;
+use trunkline_core::id::{InstanceId, NodeName};
 
 use super::objects::{CniNodeObject, NodeObject};
 use super::plan::Seen;
@@ -125,6 +125,18 @@ impl Directory {
             node: nodes.get(name).cloned(),
             cninode: books.cninodes.as_ref().map(|c| c.get(name).cloned()),
         })
+    }
+
+    /// Every Node; `None` before they were listed.
+    pub fn node_objects(&self) -> Option<BTreeMap<NodeName, Arc<NodeObject>>> {
+        self.books().nodes.clone()
+    }
+
+    /// The names of CNINodes that carry this instance's tag.
+    pub fn cninode_of(&self, instance: &InstanceId) -> Option<NodeName> {
+        let books = self.books();
+        let of = |o: &CniNodeObject| o.instance().as_ref() == Some(instance);
+        books.cninodes.iter().flatten().find(|(_, o)| of(o)).map(|(name, _)| name.clone())
     }
 
     /// All names.

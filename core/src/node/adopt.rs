@@ -38,7 +38,9 @@ impl Node {
         let by_id = records.iter().map(|r| (r.id.clone(), r.clone())).collect();
         self.adopt_inventory(records, now, out);
         self.settled |= began >= shows_all(self.began, &self.timing);
-        self.compare(began, &by_id, now, out);
+        if self.dead.is_none() {
+            self.compare(began, &by_id, now, out);
+        }
     }
 
     fn adopt_inventory(&mut self, records: Vec<EniRecord>, now: Moment, out: &mut Vec<Effect>) {

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::annotation::AnnotatedBranch;
+use crate::dead::InstanceDead;
 use crate::eni::{Ec2Answer, Ec2Call, EniRecord, SubnetCidrs};
 use crate::fact::{NotFoundStatus, Origin};
 use crate::fuse::FuseState;
@@ -46,6 +47,8 @@ pub enum Event {
     Agent(FromAgent),
     /// The answer to an effect.
     Answer(OpId, Answer),
+    /// The instance is dead. Comes again with every look at it.
+    Dead(InstanceDead),
     /// What operators and the cluster decide.
     Settings(Settings),
     /// What the cluster's fuse says to this node, at the start of a term and whenever that changes.
@@ -223,6 +226,8 @@ pub enum Effect {
     Notify(Notice),
     /// A branch was released; for the record.
     Released(Released),
+    /// An ENI of a dead instance was deleted; for the record.
+    Cleared(Cleared),
     /// A release waits for another reason than before; for counting.
     Kept(Keep),
     /// An agent's statement was contradicted by our own live GET.
@@ -327,6 +332,8 @@ pub enum NoticeKind {
     HealFrozen,
     /// Groups or tags of a live pod's ENI were changed by somebody else.
     BranchDrifted,
+    /// An ENI of a dead instance cannot be deleted yet.
+    RemainsKept,
 }
 
 /// A release that was carried out.
@@ -342,6 +349,19 @@ pub struct Released {
     pub step: Step,
     /// What it rested on; `None` where no permit led to it.
     pub basis: Option<Basis>,
+}
+
+/// An ENI of a dead instance that was deleted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cleared {
+    /// The ENI.
+    pub eni: EniId,
+    /// Its pod, as far as its tags told.
+    pub pod: Option<PodRef>,
+    /// Its VLAN, as far as that was known.
+    pub vlan: Option<VlanId>,
+    /// What proved the instance dead.
+    pub dead: InstanceDead,
 }
 
 /// What a permit rested on, and when.

@@ -19,6 +19,7 @@
 //! * [`noticing`] notices that a live pod's branch may be lost, [`ghost`] that one was lost earlier; [`heal`] says how it is
 //!   repaired, [`remake`] and [`mend_link`] take the steps, [`mended`] says what the answers mean.
 //! * [`adopt`] takes over what the inventory shows.
+//! * [`remains`] clears away what a dead instance left.
 //! * [`named`] says what a pod's annotation means.
 //! * [`audit`] compares EC2, the API server and the node with the books, and takes in an operator's order to repair.
 //! * [`notices`] tells of odd requests and of waits that last.
@@ -39,6 +40,7 @@ mod named;
 mod notices;
 mod noticing;
 mod release;
+mod remains;
 mod remake;
 pub mod report;
 #[cfg(test)]
@@ -48,6 +50,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::annotation::AnnotationReader;
+use crate::dead::InstanceDead;
 use crate::eni::{Ec2Call, EniRecord, SearchBy};
 use crate::fact::{Origin, Over, PodEnded, PodGone};
 use crate::fuse::{FuseState, Vetoes};
@@ -63,6 +66,7 @@ use crate::wait::{Step, Wait};
 
 use event::{Answer, Effect, Event, Lookup, OpId, Settings, Trunk};
 use holding::Holding;
+use remains::Remain;
 
 /// The books of one node.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -99,6 +103,10 @@ pub struct Node {
     pace: Pace,
     vetoes: Vetoes,
     fuse: FuseState,
+    /// The instance is dead.
+    dead: Option<InstanceDead>,
+    /// What it left in EC2.
+    remains: BTreeMap<EniId, Remain>,
     told_strangers: BTreeSet<EniId>,
     /// Pods of the view with an odd request that a person was told of, and when.
     told_odd: BTreeMap<PodUid, Moment>,
@@ -195,6 +203,8 @@ impl Node {
             pace: Pace::of_node(timing.pace_window),
             vetoes: Vetoes::new(timing.fuse_window),
             fuse: FuseState::Intact,
+            dead: None,
+            remains: BTreeMap::new(),
             told_strangers: BTreeSet::new(),
             told_odd: BTreeMap::new(),
         }
@@ -216,13 +226,18 @@ impl Node {
             Event::SessionClosed => self.on_session_closed(),
             Event::Agent(message) => self.on_agent(message, now, &mut out),
             Event::Answer(op, answer) => self.on_answer(op, answer, now, &mut out),
+            Event::Dead(dead) => self.on_dead(dead),
             Event::Settings(settings) => self.on_settings(settings),
             Event::Fuse(state) => self.on_fuse(state),
             Event::Repair(enis) => self.on_repair(&enis, now),
             Event::Tick => {}
         }
         self.vlans.tick(now, self.views_valid());
-        self.advance(now, &mut out);
+        if self.dead.is_some() {
+            self.clear_remains(now, &mut out);
+        } else {
+            self.advance(now, &mut out);
+        }
         self.tell_long_waits(now, &mut out);
         self.tell_owned(&mut out);
         out.extend(self.next_wake(now).map(Effect::Wake));
@@ -265,6 +280,10 @@ impl Node {
     }
 
     fn on_answer(&mut self, op: OpId, answer: Answer, now: Moment, out: &mut Vec<Effect>) {
+        let ec2 = if let Answer::Ec2(answer) = &answer { Some(answer) } else { None };
+        if self.on_remain_answer(op, ec2, now, out) {
+            return;
+        }
         let Some(asked) = self.open.remove(&op) else {
             return;
         };
@@ -475,6 +494,7 @@ impl Node {
         }
         wakes.extend(self.untold_waits().map(|(_, at)| at));
         wakes.extend(self.link_wakes());
+        wakes.extend(self.remain_wakes());
         if let Some((_, asked)) = self.session.as_ref().and_then(|s| s.link_barrier) {
             wakes.push(asked.plus(self.timing.barrier_timeout));
         }

@@ -31,7 +31,7 @@ impl Node {
         out: &mut Vec<Effect>,
     ) {
         let uid = reported.facts().uid.clone();
-        let knows_all = self.knows_all_enis();
+        let knows_all = self.knows_all_enis() && self.dead.is_none();
         let Some(holding) = self.holdings.get_mut(&uid) else {
             let ack = if knows_all { Ack::Deleted } else { Ack::Received };
             self.ack(&uid, ack, out);
@@ -369,7 +369,7 @@ impl Node {
         out.push(Effect::Vetoed { pod, froze });
     }
 
-    fn brake(&self) -> Brake {
+    pub(super) fn brake(&self) -> Brake {
         if self.settings.no_release || self.settings.read_only {
             return Brake::On(Keep::ModeForbids);
         }

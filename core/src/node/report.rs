@@ -166,15 +166,48 @@ impl Node {
             kept: self.kept_vlans(),
             vetoes: self.vetoes.len(),
             fuse: self.fuse,
-            strangers: self.strangers.keys().cloned().collect(),
+            strangers: self
+                .strangers
+                .keys()
+                .chain(self.remains.iter().filter(|(_, r)| r.pod.is_none()).map(|(eni, _)| eni))
+                .cloned()
+                .collect(),
             health: self.classes(),
             pods: self
                 .holdings
                 .values()
                 .map(|h| self.pod_report(h, now))
                 .chain(self.asking_nothing(now))
+                .chain(self.remains_of_pods(now))
                 .collect(),
         }
+    }
+
+    /// What a dead instance left of its pods.
+    fn remains_of_pods(&self, now: Moment) -> impl Iterator<Item = PodReport> {
+        self.remains.iter().filter_map(move |(eni, remain)| {
+            let age = now.since(remain.since);
+            Some(PodReport {
+                pod: remain.pod.clone()?,
+                requested: 0,
+                branches: Vec::from_iter(remain.vlan.map(|vlan| BranchReport {
+                    eni: Some(eni.clone()),
+                    mac: None,
+                    addresses: Vec::new(),
+                    association: None,
+                    vlan,
+                    state: BranchState::Fenced,
+                    health: Health::LeakedAvailable,
+                    cooling_left: None,
+                })),
+                wait: Some((remain.wait.clone(), age)),
+                odd_request: None,
+                releasing: true,
+                healing: false,
+                attempts: 0,
+                age,
+            })
+        })
     }
 
     /// The pods whose request gets them no branch. They wait as long as they have not started: the VPC CNI may be waiting.
@@ -221,7 +254,9 @@ impl Node {
         let ghosts =
             self.holdings.values().filter(|h| matches!(h.wait, Some(Wait::AnnotationGhost(_))));
         let mut counted = BTreeMap::new();
-        for health in branches.chain(strangers).chain(ghosts.map(|_| Health::GhostAnnotation)) {
+        let left = self.remains.values().map(|_| Health::LeakedAvailable);
+        let ghosts = ghosts.map(|_| Health::GhostAnnotation);
+        for health in branches.chain(strangers).chain(ghosts).chain(left) {
             *counted.entry(health).or_default() += 1;
         }
         counted

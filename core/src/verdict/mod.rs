@@ -10,8 +10,13 @@
 //! (the association is gone, nothing on the node can use the ENI) but our own GET, the tag, the node's annotations, fuse
 //! and mode are asked anew (design §4.3).
 
+mod dead;
+
 use std::time::Duration;
 
+pub use dead::{DeadCase, judge_dead};
+
+use crate::dead::InstanceDead;
 use crate::eni::Tag;
 use crate::fact::{BarrierReply, Over, ReportedRelease, Way};
 use crate::id::{AssociationId, BootId, EniId, Epoch, KubeletStart, PodUid, SessionId, TermNonce};
@@ -34,7 +39,7 @@ use crate::time::Moment;
 #[derive(Debug, PartialEq, Eq)]
 pub struct DeletePermit {
     eni: EniId,
-    uid: PodUid,
+    uid: Option<PodUid>,
     epoch: Epoch,
     stage: PermitStage,
     proof: Proof,
@@ -51,7 +56,16 @@ pub enum PermitStage {
 
 /// What a permit rests on, for the release record.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Proof {
+pub enum Proof {
+    /// Its pod is over.
+    Pod(PodProof),
+    /// Its instance is dead.
+    Instance(InstanceDead),
+}
+
+/// What shows that an ENI's pod is over.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct PodProof {
     /// The agent's statement.
     pub reported: ReportedRelease,
     /// Our own live GET.
@@ -64,9 +78,9 @@ impl DeletePermit {
         &self.eni
     }
 
-    /// The pod it was bound to.
-    pub fn uid(&self) -> &PodUid {
-        &self.uid
+    /// The pod it was bound to; `None` where its UID tag does not tell.
+    pub fn uid(&self) -> Option<&PodUid> {
+        self.uid.as_ref()
     }
 
     /// The term it was given in.
@@ -128,11 +142,21 @@ pub enum Keep {
     AssociationUnknown,
     /// The ENI is quarantined.
     Quarantined,
+    /// Nothing proves that the ENI's instance is dead.
+    InstanceNotDead,
+    /// An agent of the instance that is said to be dead is connected.
+    AgentConnected,
+    /// EC2 has not been asked for the ENI by its id in this round.
+    NotDescribed,
+    /// The ENI's instance tag is missing, unreadable or another instance's.
+    OtherInstance,
+    /// EC2 shows the ENI in use.
+    EniInUse,
 }
 
 impl Keep {
     /// All reasons.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 25] = [
         Self::NotLeading,
         Self::NoAgentFacts,
         Self::EniNotCovered,
@@ -153,6 +177,11 @@ impl Keep {
         Self::ModeForbids,
         Self::AssociationUnknown,
         Self::Quarantined,
+        Self::InstanceNotDead,
+        Self::AgentConnected,
+        Self::NotDescribed,
+        Self::OtherInstance,
+        Self::EniInUse,
     ];
 
     /// Short name for the wire, logs and metrics.
@@ -178,6 +207,11 @@ impl Keep {
             Self::ModeForbids => "mode-forbids",
             Self::AssociationUnknown => "association-unknown",
             Self::Quarantined => "quarantined",
+            Self::InstanceNotDead => "instance-not-dead",
+            Self::AgentConnected => "agent-connected",
+            Self::NotDescribed => "not-described",
+            Self::OtherInstance => "other-instance",
+            Self::EniInUse => "eni-in-use",
         }
     }
 
@@ -231,6 +265,19 @@ impl Keep {
             Self::AssociationUnknown => "the association id is being looked up",
             Self::Quarantined => {
                 "the ENI is quarantined because what is known of it contradicts itself"
+            }
+            Self::InstanceNotDead => {
+                "nothing proves that the ENI's instance is dead: EC2 has to say that it is terminated"
+            }
+            Self::AgentConnected => {
+                "EC2 says that the instance is dead, but an agent of it is connected; its ENIs are deleted once the agent is gone"
+            }
+            Self::NotDescribed => "EC2 is being asked for the ENI by its id",
+            Self::OtherInstance => {
+                "the ENI's node.k8s.amazonaws.com/instance_id tag does not name the dead instance; correct the tag or delete the ENI by hand"
+            }
+            Self::EniInUse => {
+                "EC2 shows the ENI in use although its instance is dead; it is deleted once EC2 shows it available"
             }
         }
     }
@@ -406,10 +453,10 @@ fn permitted(case: &Case<'_>) -> Result<Verdict, Keep> {
     };
     Ok(Verdict::Permit(DeletePermit {
         eni: case.eni.clone(),
-        uid: case.uid.clone(),
+        uid: Some(case.uid.clone()),
         epoch: term.epoch,
         stage,
-        proof: Proof { reported: reported.clone(), own: own.clone() },
+        proof: Proof::Pod(PodProof { reported: reported.clone(), own: own.clone() }),
     }))
 }
 
@@ -425,10 +472,10 @@ pub(crate) fn undo(
 ) -> DeletePermit {
     DeletePermit {
         eni: eni.clone(),
-        uid: uid.clone(),
+        uid: Some(uid.clone()),
         epoch,
         stage: PermitStage::Disassociate(association.clone()),
-        proof: Proof { reported: reported.clone(), own: own.clone() },
+        proof: Proof::Pod(PodProof { reported: reported.clone(), own: own.clone() }),
     }
 }
 

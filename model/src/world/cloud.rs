@@ -9,7 +9,7 @@ use trunkline_core::eni::{
 };
 use trunkline_core::fact::Way;
 use trunkline_core::id::VlanId;
-use trunkline_core::verdict::PermitStage;
+use trunkline_core::verdict::{PermitStage, Proof};
 
 use super::ids;
 
@@ -83,8 +83,11 @@ impl Call {
                 Self::Associate { eni: ids::eni_number(&a.branch), vlan: a.vlan }
             }
             Ec2Call::Release(permit) => {
-                let (eni, pod) = (ids::eni_number(permit.eni()), ids::number(permit.uid()));
-                let way = permit.proof().reported.facts().way;
+                let (Proof::Pod(proof), Some(uid)) = (permit.proof(), permit.uid()) else {
+                    unreachable!("these worlds have no instance that dies");
+                };
+                let (eni, pod) = (ids::eni_number(permit.eni()), ids::number(uid));
+                let way = proof.reported.facts().way;
                 match permit.stage() {
                     PermitStage::Disassociate(id) => {
                         let association = ids::association_number(id);

@@ -150,6 +150,7 @@ impl World {
                 }
                 Effect::Notify(_)
                 | Effect::Released(_)
+                | Effect::Cleared(_)
                 | Effect::Kept(_)
                 | Effect::Vetoed { .. }
                 | Effect::Condition(_)

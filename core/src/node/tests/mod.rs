@@ -7,5 +7,6 @@ mod audit;
 mod heal;
 mod properties;
 mod release;
+mod remains;
 mod restart;
 mod world;

@@ -529,7 +529,7 @@ impl World {
                 self.froze.extend(froze);
                 None
             }
-            Effect::Released(_) | Effect::Kept(_) | Effect::Wake(_) => None,
+            Effect::Released(_) | Effect::Cleared(_) | Effect::Kept(_) | Effect::Wake(_) => None,
         }
     }
 
@@ -713,9 +713,12 @@ impl World {
     }
 
     fn act_release(&mut self, permit: &crate::verdict::DeletePermit) -> Ec2Reply {
-        let alive = self.api.get(permit.uid()).is_some_and(|p| !p.phase.is_ended());
+        let dead = matches!(permit.proof(), crate::verdict::Proof::Instance(_));
+        let uid = permit.uid().filter(|_| !dead);
+        assert!(dead || uid.is_some(), "I1: {} released without owner", permit.eni());
+        let alive = uid.and_then(|uid| self.api.get(uid)).is_some_and(|p| !p.phase.is_ended());
         assert!(!alive, "I1: {} released under a live pod", permit.eni());
-        let running = self.cgroups.contains(permit.uid());
+        let running = uid.is_some_and(|uid| self.cgroups.contains(uid));
         assert!(!running, "I1: {} released under a running pod", permit.eni());
         match permit.stage() {
             PermitStage::Disassociate(id) => {

@@ -17,7 +17,7 @@ use trunkline_core::eni::{
     Ec2Answer, Ec2Call, Ec2Failure, Ec2Reply, EniRecord, FailureClass, FoundEni, SearchBy,
     SubnetCidrs,
 };
-use trunkline_core::id::{EniId, InstanceId, InstanceType, SubnetId};
+use trunkline_core::id::{EniId, InstanceId, InstanceType, PodUid, SubnetId};
 use trunkline_core::limits::LearnedType;
 use trunkline_core::time::Moment;
 use trunkline_core::verdict::{DeletePermit, PermitStage};
@@ -197,7 +197,11 @@ impl Cloud for SimCloud {
                     PermitStage::Delete => "ec2-delete",
                 };
                 self.act(action, move |world| {
-                    world.note(&format!("{action} {} of {}", permit.eni(), permit.uid()));
+                    world.note(&format!(
+                        "{action} {} of {}",
+                        permit.eni(),
+                        permit.uid().map_or("nobody", PodUid::as_str)
+                    ));
                     Ok(released(world, &permit))
                 })
                 .boxed()
