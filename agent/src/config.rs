@@ -54,6 +54,9 @@ pub struct Args {
     /// Change a live branch link's MAC when the coordinator made its pod a new ENI
     #[arg(long, value_name = "BOOL", default_value = "true")]
     heal_in_place: String,
+    /// Show /status to others than this machine; it tells pods and ENIs of the node to whoever asks
+    #[arg(long, value_name = "BOOL", default_value = "false")]
+    remote_status: String,
     /// Kubeconfig; default: KUBECONFIG, else the pod's own account
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<String>,
@@ -92,6 +95,8 @@ pub struct Settings {
     pub own_pod: PodUid,
     /// Live MAC changes are carried out.
     pub heal_in_place: bool,
+    /// `/status` answers others than loopback peers.
+    pub remote_status: bool,
     /// Kubeconfig, if given by flag.
     pub kubeconfig: Option<PathBuf>,
     /// Durations of the rules.
@@ -151,6 +156,7 @@ pub fn load(
     let kubeconfig = problems.optional("kubeconfig", args.kubeconfig.as_deref(), file);
     let log_format = problems.parsed("log-format", &args.log_format, str::parse::<LogFormat>);
     let heal_in_place = problems.parsed("heal-in-place", &args.heal_in_place, boolean);
+    let remote_status = problems.parsed("remote-status", &args.remote_status, boolean);
     let log_level = LogLevel::parse(&args.log_level);
     let (timing, timing_warning) = timing::load(env, problems);
 
@@ -168,6 +174,7 @@ pub fn load(
             state_dir: state_dir?,
             own_pod: own_pod?,
             heal_in_place: heal_in_place?,
+            remote_status: remote_status?,
             kubeconfig,
             timing,
         })

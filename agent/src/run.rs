@@ -149,7 +149,7 @@ impl Agent {
         let readiness = Readiness::new();
         let telling = tell_readiness(status.clone(), readiness.clone());
         tasks.spawn_unfailing("readiness", until(stop, telling));
-        let admin = admin(readiness, registry, status, pulse);
+        let admin = admin(readiness, registry, status, settings.remote_status, pulse);
         let last = tasks.last_token();
         tasks.spawn_last("admin", server.run(admin, last));
         Ok(Self { tasks, health })
@@ -176,11 +176,12 @@ fn admin(
     readiness: Readiness,
     registry: Registry,
     status: watch::Receiver<AgentStatus>,
+    remote_status: bool,
     pulse: Pulse,
 ) -> Admin {
     Admin::new(readiness)
         .metrics(Arc::new(registry))
-        .status(false, move || {
+        .status(remote_status, move || {
             let shown = serde_json::to_value(&*status.borrow()).unwrap_or_default();
             async move { shown }
         })

@@ -47,7 +47,7 @@ pub struct Args {
     /// Key of the gRPC server, PEM.
     #[arg(long, value_name = "FILE")]
     tls_key: Option<String>,
-    /// Address of the webhooks.
+    /// Address of the webhooks; without effect, as this version has none.
     #[arg(long, value_name = "ADDRESS", default_value = ":9443")]
     webhook_bind: String,
     /// Address of the health endpoints.
@@ -59,6 +59,15 @@ pub struct Args {
     /// Further address on which only the status service is served.
     #[arg(long, value_name = "ADDRESS")]
     status_bind: Option<String>,
+    /// Show /status of the health endpoints to others than this machine; it tells pods and ENIs to whoever asks.
+    #[arg(long, value_name = "BOOL", default_value = "false")]
+    remote_status: String,
+    /// How long one health check may take.
+    #[arg(long, value_name = "SECONDS", default_value = "28")]
+    health_check_timeout: String,
+    /// Change nothing, as --read-only does. The peer's name for it.
+    #[arg(long, value_name = "BOOL", default_value = "false")]
+    disable_controller: String,
     /// Address at which agents reach this coordinator; default POD_IP with the gRPC port.
     #[arg(long, value_name = "HOST:PORT")]
     advertise_address: Option<String>,
@@ -131,9 +140,6 @@ struct Unused {
     introspect_bind_addr: Option<String>,
     /// Unused.
     #[arg(long, hide = true)]
-    health_check_timeout: Option<String>,
-    /// Unused.
-    #[arg(long, hide = true)]
     log_file: Option<String>,
     /// Unused.
     #[arg(long, hide = true, value_name = "BOOL")]
@@ -171,15 +177,12 @@ struct Unused {
     /// Unused.
     #[arg(long, hide = true, value_name = "BOOL")]
     enable_windows_prefix_delegation: Option<String>,
-    /// Unused.
-    #[arg(long, hide = true, value_name = "BOOL")]
-    disable_controller: Option<String>,
 }
 
-/// Flags that are accepted and have no effect (yet): the peer's, and those of parts that are not built.
-pub const UNUSED: [&str; 17] = [
+/// Flags that are accepted and have no effect: those of the peer that have no meaning here, and the address of webhooks,
+/// which this version does not have.
+pub const UNUSED: [&str; 15] = [
     "introspect-bind-addr",
-    "health-check-timeout",
     "log-file",
     "enable-dev-logging",
     "enable-profiling",
@@ -193,7 +196,6 @@ pub const UNUSED: [&str; 17] = [
     "apiserver-qps",
     "apiserver-burst",
     "enable-windows-prefix-delegation",
-    "disable-controller",
     "webhook-bind",
 ];
 
@@ -226,6 +228,10 @@ pub struct Config {
     pub metrics_bind: BindAddress,
     /// Status address.
     pub status_bind: Option<BindAddress>,
+    /// `/status` answers others than loopback peers.
+    pub remote_status: bool,
+    /// Bound on each health check.
+    pub health_check_timeout: Duration,
     /// Address for agents.
     pub advertise_address: String,
     /// Election.
@@ -328,6 +334,10 @@ impl Config {
             p.parsed("metrics-bind-address", &args.metrics_bind_address, str::parse::<BindAddress>);
         let status_bind =
             p.optional("status-bind", args.status_bind.as_deref(), str::parse::<BindAddress>);
+        let remote_status = p.parsed("remote-status", &args.remote_status, boolean);
+        let health_check_timeout =
+            p.parsed("health-check-timeout", &args.health_check_timeout, seconds_or_duration);
+        let disabled = p.parsed("disable-controller", &args.disable_controller, boolean);
         let lease = read_lease(args, p);
         let namespace = p.parsed("namespace", &args.namespace, str::parse::<Namespace>);
         let inventory_interval = p.parsed("inventory-interval", &args.inventory_interval, duration);
@@ -355,6 +365,8 @@ impl Config {
             health_bind: health_bind?,
             metrics_bind: metrics_bind?,
             status_bind,
+            remote_status: remote_status?,
+            health_check_timeout: health_check_timeout?,
             advertise_address: advertise_address?,
             lease: lease?,
             pod_uid: env("POD_UID")
@@ -368,7 +380,7 @@ impl Config {
             },
             vlan_rest: if rest_given { vlan_rest? } else { timing.vlan_rest },
             instance_limits: instance_limits?,
-            read_only: read_only?,
+            read_only: read_only? | disabled?,
             no_release: no_release?,
             heal: heal?,
             restore_groups: restore_groups?,

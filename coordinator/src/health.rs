@@ -20,7 +20,7 @@ const ALWAYS: [&str; 6] = [
 ];
 
 /// Adds the checks and the status page.
-pub fn add(admin: Admin, lead: &watch::Receiver<Lead>) -> Admin {
+pub fn add(admin: Admin, lead: &watch::Receiver<Lead>, remote_status: bool) -> Admin {
     let mut admin = ALWAYS
         .into_iter()
         .fold(admin, |admin, name| admin.check(name, || std::future::ready(Ok(()))));
@@ -29,7 +29,7 @@ pub fn add(admin: Admin, lead: &watch::Receiver<Lead>) -> Admin {
     let of_nodes = lead.clone();
     admin = admin.check("health-node-manager", move || probe_nodes(of_nodes.clone()));
     let of_status = lead.clone();
-    admin.status(false, move || status(of_status.clone()))
+    admin.status(remote_status, move || status(of_status.clone()))
 }
 
 /// One node's books answer.

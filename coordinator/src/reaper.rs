@@ -27,7 +27,7 @@ const TERMINATED: &str = "terminated";
 const LIVING: [&str; 5] = ["pending", "running", "shutting-down", "stopping", "stopped"];
 
 /// Runs until the term ends.
-pub async fn run(term: Arc<Term>) {
+pub(crate) async fn run(term: Arc<Term>) {
     term.directory.completed().await;
     let mut watches: HashMap<InstanceId, Watch> = HashMap::new();
     loop {

@@ -115,6 +115,8 @@ impl Bound {
         let readiness = Readiness::new();
         let clouds = RealClouds { settings: ec2_settings(&self.config), metrics: ec2_metrics };
         let kube = self.kube.clone();
+        let (remote_status, check_timeout) =
+            (self.config.remote_status, self.config.health_check_timeout);
         let replica = Replica::new(
             self.config,
             Outside {
@@ -138,7 +140,8 @@ impl Bound {
             });
         }
 
-        let admin = health::add(Admin::new(readiness), &shared.lead);
+        let admin = Admin::new(readiness).check_timeout(check_timeout);
+        let admin = health::add(admin, &shared.lead, remote_status);
         let last = tasks.last_token();
         tasks.spawn_last("health", self.health.run(admin, last.clone()));
         tasks.spawn_last(

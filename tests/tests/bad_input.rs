@@ -426,6 +426,7 @@ fn every_bad_flag_of_the_agent_is_told_and_ends_with_64() {
         ("host-netns", " "),
         ("state-dir", " "),
         ("heal-in-place", "perhaps"),
+        ("remote-status", "perhaps"),
         ("kubeconfig", " "),
         ("log-format", "yaml"),
     ];
@@ -468,6 +469,9 @@ fn every_bad_flag_of_the_coordinator_is_told_and_ends_with_64() {
         ("read-only", "perhaps"),
         ("no-release", "maybe"),
         ("restore-groups", "maybe"),
+        ("remote-status", "maybe"),
+        ("health-check-timeout", "soon"),
+        ("disable-controller", "maybe"),
         ("heal", "never"),
         ("ec2-budget", "much"),
         ("kubeconfig", " "),

@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use trunkline_sim::ec2::client::SimClient;
+use trunkline_sim::ec2::fault::{Fault, FaultKind as Ec2Fault};
 use trunkline_sim::ec2::model::{EniSpec, InstanceSpec};
 use trunkline_tests::cluster::{Cluster, NAME, Options};
 use trunkline_tests::objects::{self, PodSpec, RESOURCE};
@@ -183,9 +184,17 @@ async fn cnn_1_2_3_6_every_node_has_its_cninode_and_the_finalizer_waits_for_its_
         .unwrap();
     };
     stays("the machine runs, the finalizer stays").await;
+    let from = cluster.mark().await.unwrap();
+    let refused = Fault::on(
+        "DeleteNetworkInterface",
+        Ec2Fault::Error { status: 503, code: "Unavailable".to_owned(), message: String::new() },
+    );
+    let refused = cluster.ec2_fault(&refused).await.unwrap();
     cluster.ec2.terminate_instance(&instance).await.unwrap();
     stays("an ENI is left, the finalizer stays").await;
-    cluster.ec2.delete_eni(&left).await.unwrap();
+    // D44: the instance is dead, so what it left is deleted by us, and then the finalizer goes.
+    cluster.ec2_struck(&refused, 1).await.unwrap();
+    cluster.ec2_heals(&refused).await.unwrap();
     poll::eventually("the CNINode is gone", SOON, async || {
         match cninodes(&cluster).get_opt("goes").await {
             Ok(None) => Ok(()),
@@ -194,6 +203,9 @@ async fn cnn_1_2_3_6_every_node_has_its_cninode_and_the_finalizer_waits_for_its_
     })
     .await
     .unwrap();
+    assert!(cluster.ec2_state().await.unwrap().eni(&left).is_none());
+    let deleted = cluster.calls("DeleteNetworkInterface", from).await.unwrap();
+    assert!(deleted.iter().any(|call| call.code.is_none()));
     cluster.finish().await.unwrap();
 }
 

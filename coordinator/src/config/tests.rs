@@ -111,9 +111,19 @@ fn cfg_1_every_flag_of_the_peer_is_accepted_with_one_dash_too() {
     )
     .unwrap();
     assert_eq!(config.region, None);
+    assert_eq!(config.health_check_timeout, Duration::from_secs(28));
+    assert!(!config.read_only && !config.remote_status);
     assert_eq!(config.node_writes, 3);
     assert_eq!(config.lease.unwrap().duration, Duration::from_secs(30));
     assert!(check(&with(&["--leader-elect=false"]), &[]).unwrap().lease.is_none());
+}
+
+#[test]
+fn cfg_1_a_disabled_controller_changes_nothing() {
+    assert!(check(&with(&["--disable-controller"]), &[]).unwrap().read_only);
+    assert!(check(&with(&["--read-only", "--disable-controller=false"]), &[]).unwrap().read_only);
+    let short = check(&with(&["--health-check-timeout=3", "--remote-status"]), &[]).unwrap();
+    assert_eq!((short.health_check_timeout, short.remote_status), (Duration::from_secs(3), true));
 }
 
 #[test]

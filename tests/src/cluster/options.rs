@@ -148,6 +148,8 @@ impl Timings {
             ("heal_link_change", ms(3_000)),
             ("link_missing", ms(5_000)),
             ("evict_window", ms(10_000)),
+            ("dead_check", ms(2_000)),
+            ("dead_absence", ms(10_000)),
         ]))
     }
 

@@ -47,7 +47,11 @@ async fn main() -> ExitCode {
                 }
             }
         }
-        Ok(cast) => cast.cluster.finish().await,
+        // The last judgement takes its time, and can be left as everything before it.
+        Ok(cast) => tokio::select! {
+            finished = cast.cluster.finish() => finished,
+            () = interrupted() => Err(Error::say("interrupted; everything it started is ended")),
+        },
         Err(error) => Err(error),
     };
     match ended {
