@@ -62,7 +62,7 @@ pub fn table(report: &v1::AuditReport, repair: bool) -> String {
         out += "\nUnknown, so that this audit is not complete:\n";
         for gap in &report.unknown {
             let node = if gap.node.is_empty() { "the cluster" } else { &gap.node };
-            out += &format!("  {node}: {}\n", gap.sentence);
+            out.extend(["  ", node, ": ", gap.sentence.as_str(), "\n"]);
         }
     }
     out

@@ -100,9 +100,8 @@ async fn instance_sight(term: &Arc<Term>, instance: &InstanceId) -> InstanceSigh
     match term.cloud.instance(instance).await {
         Ok(seen) if seen.state == TERMINATED => InstanceSight::Terminated,
         Ok(seen) if LIVING.contains(&seen.state.as_str()) => InstanceSight::There,
-        Ok(_) => InstanceSight::Unknown,
         Err(failure) if failure.class == FailureClass::NotFound => InstanceSight::NotFound,
-        Err(_) => InstanceSight::Unknown,
+        Ok(_) | Err(_) => InstanceSight::Unknown,
     }
 }
 

@@ -48,7 +48,7 @@ fn read(text: &str, operation: &str) -> Option<()> {
                 open.pop()?;
             }
             Token::Text { text } if !text.as_str().trim().is_empty() => {
-                open.last_mut()?.text = true
+                open.last_mut()?.text = true;
             }
             // None of these is part of an answer; hidden in one, it would hide an element.
             Token::Comment { .. } | Token::Cdata { .. } | Token::DtdStart { .. } => return None,

@@ -240,7 +240,9 @@ async fn six_pods(test: &str) -> Option<(Cluster, Vec<Served>)> {
     let options = Options::default()
         .nodes(2)
         .instance_type("m5.2xlarge")
-        .timing("inventory_interval", Duration::from_secs(3));
+        .timing("inventory_interval", Duration::from_secs(3))
+        // As in production, longer than a trunk is hidden here.
+        .timing("trunk_hidden", Duration::from_secs(60));
     let cluster = Cluster::for_test(test, options).await.unwrap()?;
     let mut live = Vec::new();
     for number in 0..6 {

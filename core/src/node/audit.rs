@@ -98,7 +98,7 @@ impl Node {
                     pod: Some(holding.pod.clone()),
                     seen: seen.to_owned(),
                     next: self.next_of(holding),
-                    remedy: self.heals(branch),
+                    remedy: heals(branch),
                 });
             }
             return;
@@ -146,10 +146,10 @@ impl Node {
     fn audit_bound(&self, case: &Case<'_>, now: Moment, audit: &mut Audit) {
         let timing = self.timing;
         let (branch, interface) = (case.branch, case.interface);
-        let care = &branch.care;
+        let health = &branch.care;
         let window = timing.ec2_list_window;
-        let young = care.known.is_none_or(|known| case.evidence.began < known.plus(window))
-            || care.association_shows(timing.ec2_consistency).is_some_and(|shows| now < shows);
+        let young = health.known.is_none_or(|known| case.evidence.began < known.plus(window))
+            || health.association_shows(timing.ec2_consistency).is_some_and(|shows| now < shows);
         if young {
             return;
         }
@@ -181,7 +181,7 @@ impl Node {
 
     /// Tags, place and groups.
     fn drift(&self, case: &Case<'_>, shown: &EniRecord) -> Option<Finding> {
-        let (care, tags) = (&case.branch.care, &shown.tags);
+        let (noticed, tags) = (&case.branch.care, &shown.tags);
         let uid = &case.holding.pod.uid;
         let trunk = self.trunk.as_ref().ok().map(|t| (&t.eni, &t.instance));
         let tagged = tags.pod_uid == Tag::Is(uid.clone())
@@ -189,7 +189,7 @@ impl Node {
             && trunk.is_none_or(|(eni, instance)| {
                 tags.trunk.value() == Some(eni) && tags.instance.value() == Some(instance)
             });
-        if care.health == Health::Elsewhere {
+        if noticed.health == Health::Elsewhere {
             let seen = "EC2 shows its association on another trunk or VLAN than the books";
             return Some(self.loss(case, Health::Elsewhere, seen));
         }
@@ -215,8 +215,8 @@ impl Node {
             let remedy = Some(Remedy::RestoreGroups);
             return Some(case.finding(Health::WrongGroups, seen, next, remedy));
         }
-        let contested =
-            self.vlans.is_contested(case.branch.vlan) || care.obstacle == Some(Obstacle::VlanTaken);
+        let contested = self.vlans.is_contested(case.branch.vlan)
+            || noticed.obstacle == Some(Obstacle::VlanTaken);
         contested.then(|| {
             let seen = format!("two of the node's branches have VLAN {}", case.branch.vlan);
             case.finding(Health::VlanConflict, seen, Next::Kept, None)
@@ -248,14 +248,8 @@ impl Node {
 
     fn loss(&self, case: &Case<'_>, class: Health, seen: &str) -> Finding {
         let healable = !matches!(class, Health::LinkMissing | Health::Elsewhere);
-        let remedy = self.heals(case.branch).filter(|_| healable);
+        let remedy = heals(case.branch).filter(|_| healable);
         case.finding(class, seen.to_owned(), self.next_of(case.holding), remedy)
-    }
-
-    /// Whether an order would lift anything.
-    fn heals(&self, branch: &Branch) -> Option<Remedy> {
-        let liftable = branch.care.obstacle.is_none_or(|o| o == Obstacle::ReportOnly);
-        liftable.then_some(Remedy::Heal)
     }
 
     fn next_of(&self, holding: &Holding) -> Next {
@@ -382,7 +376,8 @@ impl Node {
                 }
                 (None, Some(Shown::NotFound)) => {
                     finding.class = Health::GhostAnnotation;
-                    finding.seen = "the pod's annotation names it, EC2 has no such ENI".to_owned();
+                    "the pod's annotation names it, EC2 has no such ENI"
+                        .clone_into(&mut finding.seen);
                 }
                 (None, Some(Shown::Unknown(why))) => {
                     audit.unknown.push(format!("ENI {} of {}: {why}", name.eni, pod.pod));
@@ -462,4 +457,10 @@ pub fn ownerless<'a>(
             remedy: None,
         })
         .collect()
+}
+
+/// Whether an order would lift anything.
+fn heals(branch: &Branch) -> Option<Remedy> {
+    let liftable = branch.care.obstacle.is_none_or(|o| o == Obstacle::ReportOnly);
+    liftable.then_some(Remedy::Heal)
 }

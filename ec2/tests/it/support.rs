@@ -119,7 +119,7 @@ impl World {
         let running = Ec2Sim::start(config).await.unwrap();
         let sim = running.client();
         let lease = Lease::endless();
-        let ec2 = adapter(change(settings(&running.url())), Arc::clone(&lease)).await;
+        let ec2 = Box::pin(adapter(change(settings(&running.url())), Arc::clone(&lease))).await;
         let instance: InstanceId =
             sim.add_instance(&InstanceSpec::default()).await.unwrap().id.parse().unwrap();
         let create = CreateTrunk {
@@ -128,8 +128,8 @@ impl World {
             groups: vec![group_id(2).parse().unwrap()],
             nonce: 0,
         };
-        let trunk = ec2.create_trunk(&create, Priority::NodeInit).await.unwrap().id;
-        ec2.attach_trunk(&trunk, &instance, 2, Priority::NodeInit).await.unwrap();
+        let trunk = Box::pin(ec2.create_trunk(&create, Priority::NodeInit)).await.unwrap().id;
+        Box::pin(ec2.attach_trunk(&trunk, &instance, 2, Priority::NodeInit)).await.unwrap();
         let ready = sim.state().await.unwrap().seq + 1;
         Self { _running: running, sim, ec2, lease, instance, trunk, ready }
     }
