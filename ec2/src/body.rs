@@ -51,7 +51,10 @@ fn read(text: &str, operation: &str) -> Option<()> {
                 open.last_mut()?.text = true;
             }
             // None of these is part of an answer; hidden in one, it would hide an element.
-            Token::Comment { .. } | Token::Cdata { .. } | Token::DtdStart { .. } => return None,
+            Token::Comment { .. }
+            | Token::Cdata { .. }
+            | Token::DtdStart { .. }
+            | Token::ProcessingInstruction { .. } => return None,
             _ => {}
         }
     }
@@ -82,6 +85,7 @@ mod tests {
             "<AResponse></AResponse>x",
             "<AResponse><set></AResponse></set>",
             "<AResponse><!-- <item/> --></AResponse>",
+            "<AResponse><?item><id>?></id></AResponse>",
         ] {
             assert!(!is_whole(body.as_bytes(), "A"), "{body}");
         }

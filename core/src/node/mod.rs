@@ -40,6 +40,7 @@ mod named;
 mod notices;
 mod noticing;
 mod release;
+mod released;
 mod remains;
 mod remake;
 pub mod report;

@@ -7,8 +7,8 @@
 
 use std::collections::BTreeSet;
 
-use crate::eni::{Ec2Answer, Ec2Call, Ec2Reply, FailureClass};
-use crate::fact::{BarrierReply, GoneBy, Over, OverKind, ReportedRelease, Way};
+use crate::eni::Ec2Call;
+use crate::fact::{BarrierReply, GoneBy, Over, OverKind, ReportedRelease};
 use crate::fuse::FuseState;
 use crate::id::{PodRef, PodUid};
 use crate::lock::{self, Lock};
@@ -18,7 +18,7 @@ use crate::verdict::{self, Ask as Question, Attached, Brake, Case, Keep, Verdict
 use crate::wait::{Step, Wait};
 
 use super::allocate::association_call;
-use super::event::{Answer, Basis, Effect, Lookup, NoticeKind, Released, shows_all};
+use super::event::{Answer, Basis, Effect, Lookup};
 use super::holding::{About, Branch, Confirmed, Doubt, Holding, ReleaseCase, Stage};
 use super::{Ask, Node, over_from};
 
@@ -467,59 +467,6 @@ impl Node {
         });
     }
 
-    // === results ===
-
-    pub(super) fn on_released(
-        &mut self,
-        uid: &PodUid,
-        index: u8,
-        step: Step,
-        answer: Ec2Answer,
-        now: Moment,
-        out: &mut Vec<Effect>,
-    ) {
-        let Some(holding) = self.holdings.get(uid) else {
-            return;
-        };
-        let Some(branch) = holding.branches.get(&index) else {
-            return;
-        };
-        let (pod, vlan, eni) = (holding.pod.clone(), branch.vlan, branch.eni().cloned());
-        let basis = holding.basis.clone();
-        match answer {
-            Ok(Ec2Reply::Disassociated) => self.cool(uid, index, now),
-            Ok(Ec2Reply::Deleted) => {
-                self.set(uid, |h| {
-                    h.branches.remove(&index);
-                    h.attempt = 0;
-                    h.retry_at = None;
-                });
-                self.deleted.extend(eni.clone().map(|eni| (eni, now)));
-            }
-            Ok(_) => return,
-            Err(failure) => {
-                self.back_off(uid, now);
-                if failure.class != FailureClass::Fenced {
-                    self.set(uid, |h| {
-                        h.wait = Some(Wait::Ec2(step, failure.class, failure.told()));
-                    });
-                }
-                if needs_a_person(failure.class) {
-                    let (step, class) = (step.name(), failure.class.name());
-                    let message =
-                        format!("{step} failed: {failure}; the ENI is kept and it is tried again");
-                    let key = format!("{step}/{class}");
-                    self.notify(uid, NoticeKind::ReleaseFailed, &key, message, out);
-                }
-                return;
-            }
-        }
-        if let Some(eni) = eni {
-            out.push(Effect::Released(Released { eni, pod, vlan, step, basis }));
-        }
-        self.ack(uid, Ack::Executing, out);
-    }
-
     /// What a coordinator does that undoes a step whose reply was lost: the ENI that the step may have announced is cut
     /// off, and the next attempt makes another.
     #[cfg(feature = "weaken")]
@@ -528,7 +475,7 @@ impl Node {
         let facts = crate::fact::ReleaseFacts {
             uid: uid.clone(),
             over: OverKind::Ended,
-            way: Way::SeenAndGone,
+            way: crate::fact::Way::SeenAndGone,
             boot: "undo".parse().unwrap_or_else(|_| unreachable!("a valid id")),
             start: crate::id::KubeletStart(0),
             enis: BTreeSet::new(),
@@ -555,48 +502,6 @@ impl Node {
             out.push(Effect::Call(op, call));
         }
     }
-
-    /// The slot is free, the VLAN rests, the cooldown runs.
-    fn cool(&mut self, uid: &PodUid, index: u8, now: Moment) {
-        let Some(holding) = self.holdings.get_mut(uid) else {
-            return;
-        };
-        let unseen = holding.accepted.as_ref().is_none_or(|a| a.reported.facts().way == Way::Slow);
-        holding.attempt = 0;
-        holding.retry_at = None;
-        let Some(branch) = holding.branches.get_mut(&index) else {
-            return;
-        };
-        if let Some(interface) = branch.interface().cloned() {
-            branch.stage = Stage::Cooling(interface, now);
-            let vlan = branch.vlan;
-            self.vlans.release(vlan, unseen);
-        }
-    }
-
-    /// Nothing is left in the books for this UID. "Deleted" is said only once it can be known (design §4.1).
-    fn finish(&mut self, uid: &PodUid, now: Moment, out: &mut Vec<Effect>) -> Result<(), Wait> {
-        if !self.knows_all_enis() {
-            let at = shows_all(self.began, &self.timing).max(now.plus(self.timing.retry_base));
-            self.set(uid, |h| h.retry_at = Some(at));
-            return Err(Wait::Inventory);
-        }
-        self.ack(uid, Ack::Deleted, out);
-        self.holdings.remove(uid);
-        Ok(())
-    }
-}
-
-/// Refusals of a release that do not pass by themselves.
-fn needs_a_person(class: FailureClass) -> bool {
-    matches!(
-        class,
-        FailureClass::Unauthorised
-            | FailureClass::Credentials
-            | FailureClass::Configuration
-            | FailureClass::Malformed
-            | FailureClass::Unrecognised
-    )
 }
 
 /// What stands in for our own live GET where its rule was taken out; `None` in every build that ships.

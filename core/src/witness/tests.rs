@@ -337,6 +337,9 @@ fn what_inotify_tells_of_a_left_over_cgroup_does_not_count_either() {
         b.look();
     });
     assert_eq!(told, None);
+    let gone_by_the_next_look =
+        way_after_a_kubelet_start(|b| b.see(Sighting::CgroupAppeared(uid(1))));
+    assert_eq!(gone_by_the_next_look, None);
 }
 
 #[test]
