@@ -244,15 +244,22 @@ async fn barrier(stream: &mut Stream, question: u64) -> Option<bool> {
         .await
 }
 
+/// The pod's cgroup appears after the first look, so that it is not left over from before the kubelet's start.
+async fn makes_cgroup(agent: &mut Agent, node: &Node) {
+    agent.shows("the first look", |s| s.cgroups.count == Some(1)).await;
+    node.make_cgroup(A);
+    agent.shows("the pod's cgroup", |s| s.cgroups.count == Some(2)).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pods_branch_is_released_when_all_evidence_is_there_and_not_before() {
     let Some(netns) = Netns::new() else { return };
     netns.make_trunk(TRUNK);
     netns.make_branch(7, BRANCH);
     let (node, _, mut coordinator) = world().await;
-    node.make_cgroup(A);
     let mut agent = Agent::start(&node, Some(&netns), &url(&coordinator));
     agent.pods.send(listed(&[OWN, A])).await.unwrap();
+    makes_cgroup(&mut agent, &node).await;
 
     let call = coordinator.call().await;
     assert_eq!(call.authorization, "Bearer token-1");
@@ -286,10 +293,9 @@ async fn s57_after_a_restart_the_journal_keeps_the_fast_way_and_a_broken_one_the
     netns.make_trunk(TRUNK);
     for (break_journal, way) in [(false, Way::SeenAndGone), (true, Way::Slow)] {
         let (node, _, mut coordinator) = world().await;
-        node.make_cgroup(A);
         // The first agent needs no coordinator for what it sees.
         let mut first = Agent::start(&node, Some(&netns), "https://127.0.0.1:1");
-        first.shows("cgroups", |s| s.cgroups.count == Some(2)).await;
+        makes_cgroup(&mut first, &node).await;
         drop(first);
         node.remove_cgroup(A);
         let journal = node.path("state/journal.json");
