@@ -6,6 +6,9 @@
 //! When the term ends nothing new is begun; calls under way are waited for, and what they did is read back by the next
 //! term.
 
+mod limit;
+mod reason;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -18,24 +21,26 @@ use trunkline_core::message::{FromAgent, ToAgent};
 use trunkline_core::node::Node;
 use trunkline_core::node::audit::{Audit, Evidence};
 use trunkline_core::node::event::{
-    Annotated, Answer, Cleared, Effect, Event, Evicted, Lookup, Notice, NoticeKind, OpId, Released,
+    Annotated, Answer, Cleared, Effect, Event, Evicted, Lookup, Notice, OpId, Released,
     SessionOpened,
 };
-use trunkline_core::node::report::{BranchState, NodeReport as Books, PodReport};
+use trunkline_core::node::report::NodeReport as Books;
 use trunkline_core::time::Moment;
 use trunkline_core::verdict::PermitStage;
-use trunkline_core::wait::{Step, Wait};
+use trunkline_core::wait::Step;
 use trunkline_kit::pod_get::{self, get_pod};
 use trunkline_proto::v1::RefusalReason;
 
 use crate::annotation;
 use crate::api::{chain, lost, objects, policies};
-use crate::events::{Reason, Severity, Target};
+use crate::events::Target;
 use crate::grpc::session::Out;
 use crate::identity::Agent;
 use crate::inventory::Inventory;
 use crate::ledger::Record;
 use crate::term::Term;
+use limit::may_be_associated;
+use reason::reason_of;
 
 /// Mails that may wait. Senders wait beyond it, which slows the agent's stream and nothing else.
 pub const MAILBOX: usize = 128;
@@ -520,104 +525,5 @@ fn counted_step(call: &Ec2Call) -> Option<Step> {
             PermitStage::Delete => Step::Delete,
         }),
         _ => None,
-    }
-}
-
-/// The most branches that EC2 may have counted when it refused to associate `refused`. A lower limit that is believed
-/// (`LIM-2`) holds for every node of the type, so whatever may have been counted is: one whose call is under way or in
-/// doubt, and one that was disassociated of late, whose slot EC2 frees only seconds later (`ec2.md` §13 row 5), even if
-/// its cooldown was short and it is deleted already. A branch that EC2 refused for the same reason was not.
-fn may_be_associated(pods: &[PodReport], others: usize, refused: &EniId) -> u32 {
-    let branches = pods.iter().flat_map(|pod| {
-        let full = matches!(
-            &pod.wait,
-            Some((Wait::Ec2(Step::Associate, FailureClass::BranchLimit, _), _))
-        );
-        pod.branches.iter().filter(move |branch| match branch.state {
-            BranchState::Reserved | BranchState::Creating => false,
-            BranchState::Created => !full && branch.eni.as_ref() != Some(refused),
-            _ => true,
-        })
-    });
-    u32::try_from(branches.count() + others).unwrap_or(u32::MAX)
-}
-
-/// `contract.md` §20.
-fn reason_of(kind: NoticeKind) -> (Severity, Reason) {
-    match kind {
-        NoticeKind::GroupsFromPolicies => (Severity::Normal, Reason::SecurityGroupRequested),
-        NoticeKind::GroupsFromNode => (Severity::Warning, Reason::SecurityGroupRequested),
-        NoticeKind::Allocated => (Severity::Normal, Reason::ResourceAllocated),
-        NoticeKind::AllocationFailed => (Severity::Warning, Reason::BranchAllocationFailed),
-        NoticeKind::AnnotationFailed => (Severity::Warning, Reason::BranchENIAnnotationFailed),
-        NoticeKind::TrunkFull => (Severity::Warning, Reason::TrunkFull),
-        NoticeKind::Waiting => (Severity::Normal, Reason::BranchENIWaiting),
-        NoticeKind::OddRequest => (Severity::Warning, Reason::BranchENIRequestOdd),
-        NoticeKind::AnnotationReplaced => (Severity::Warning, Reason::AnnotationReplaced),
-        NoticeKind::AnnotationUnusable => (Severity::Warning, Reason::AnnotationUnusable),
-        NoticeKind::UnboundBranch => (Severity::Warning, Reason::BranchENIUnbound),
-        NoticeKind::StrayLink => (Severity::Warning, Reason::StrayLink),
-        NoticeKind::ReleaseFailed => (Severity::Warning, Reason::BranchENIReleaseFailed),
-        NoticeKind::Quarantined => (Severity::Warning, Reason::BranchENIQuarantined),
-        NoticeKind::BranchLost => (Severity::Warning, Reason::BranchENILost),
-        NoticeKind::BranchHealed => (Severity::Normal, Reason::BranchENIHealed),
-        NoticeKind::HealNotPossible => (Severity::Warning, Reason::BranchENINotHealable),
-        NoticeKind::HealFrozen => (Severity::Warning, Reason::BranchENIHealFrozen),
-        NoticeKind::BranchDrifted => (Severity::Warning, Reason::BranchENIDrifted),
-        NoticeKind::Evicted => (Severity::Warning, Reason::BranchENIPodEvicted),
-        NoticeKind::RemainsKept => (Severity::Warning, Reason::DeadInstanceENIKept),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use trunkline_core::id::{PodRef, VlanId};
-    use trunkline_core::node::report::BranchReport;
-
-    use super::*;
-
-    fn eni(n: usize) -> EniId {
-        format!("eni-{n:08x}").parse().unwrap()
-    }
-
-    fn pod(n: usize, state: BranchState, wait: Option<Wait>) -> PodReport {
-        PodReport {
-            pod: PodRef {
-                uid: format!("uid-{n}").parse().unwrap(),
-                namespace: "default".parse().unwrap(),
-                name: format!("pod-{n}").parse().unwrap(),
-            },
-            requested: 1,
-            odd_request: None,
-            branches: vec![BranchReport {
-                eni: Some(eni(n)),
-                mac: None,
-                addresses: Vec::new(),
-                association: None,
-                vlan: VlanId::new(1).unwrap(),
-                state,
-                health: trunkline_core::heal::Health::Ok,
-                cooling_left: None,
-            }],
-            wait: wait.map(|wait| (wait, std::time::Duration::ZERO)),
-            releasing: false,
-            healing: false,
-            attempts: 0,
-            age: std::time::Duration::ZERO,
-        }
-    }
-
-    #[test]
-    fn lim_2_a_refusal_counts_whatever_ec2_may_have_counted() {
-        let call = || Some(Wait::Call(Step::Associate));
-        let full = || Some(Wait::Ec2(Step::Associate, FailureClass::BranchLimit, String::new()));
-        let mut pods = vec![pod(1, BranchState::Bound, None), pod(2, BranchState::Created, call())];
-        assert_eq!(may_be_associated(&pods, 0, &eni(2)), 1, "the refused one itself is not");
-        pods.push(pod(3, BranchState::Created, call()));
-        pods.push(pod(4, BranchState::Cooling, None));
-        assert_eq!(may_be_associated(&pods, 1, &eni(2)), 4, "in flight, cooling, foreign");
-        pods.push(pod(5, BranchState::Created, full()));
-        pods.push(pod(6, BranchState::Reserved, None));
-        assert_eq!(may_be_associated(&pods, 1, &eni(2)), 4, "refused before, only reserved");
     }
 }

@@ -181,7 +181,7 @@ impl Node {
         true
     }
 
-    /// It stays for now, and a person is told once why.
+    /// It stays until the next try, and a person is told once why.
     fn keep_remain(&mut self, eni: &EniId, wait: Wait, now: Moment, out: &mut Vec<Effect>) {
         let (base, cap) = (self.timing.retry_base, self.timing.retry_cap);
         let Some(remain) = self.remains.get_mut(eni) else { return };
